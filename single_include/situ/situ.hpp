@@ -303,8 +303,8 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 
 /// Refuses lists of numbers without braces, as PyTorch takes them.
 #define SITU_IN_BRACES(NAME, ERROR)                                                                 \
-  template <std::integral I, std::integral J, std::integral... Is, class Error = error::ERROR<I>>  \
-  void NAME(I, J, Is...) const = delete;
+  template <std::integral Ix, std::integral J, std::integral... Is, class Error = error::ERROR<Ix>>  \
+  void NAME(Ix, J, Is...) const = delete;
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/core/error.hpp>
@@ -507,9 +507,9 @@ SITU_INLINE MessageWord message_word(double number) {
   __builtin_memcpy(&bits, &number, sizeof bits);
   return reinterpret_cast<MessageWord>(bits);
 }
-template <class I>
-  requires std::is_integral_v<I>
-SITU_INLINE MessageWord message_word(I number) {
+template <class Ix>
+  requires std::is_integral_v<Ix>
+SITU_INLINE MessageWord message_word(Ix number) {
   return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
 }
 template <has_text X>
@@ -535,9 +535,9 @@ class MessagePart {
   MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
   MessagePart(std::string_view const& text) : word_(&text), write_(&write_view) {}
   MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
-  template <class I>
-    requires std::is_integral_v<I>
-  MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
+  template <class Ix>
+    requires std::is_integral_v<Ix>
+  MessagePart(Ix number) : word_(message_word(number)), write_(writer_of<Ix>()) {}
   template <has_text X>
   MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
   MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}
@@ -1053,8 +1053,8 @@ class Shape {
     })
   constexpr Shape(Range const& extents) : Shape(extents.data(), static_cast<int64_t>(extents.size())) {}
 
-  template <std::integral I>
-  constexpr Shape(I const* first, int64_t count) : values_{}, rank_(0) {
+  template <std::integral Ix>
+  constexpr Shape(Ix const* first, int64_t count) : values_{}, rank_(0) {
     if (count > max_rank || count < 0) too_many(count);
     rank_ = static_cast<int>(count);
     for (int k = 0; k < rank_; ++k) values_[k] = static_cast<int64_t>(first[k]);
@@ -1312,8 +1312,8 @@ struct Viewed {
 };
 
 /// A number that x[...] does not take for an index, though it would become one.
-template <class I>
-concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
+template <class Ix>
+concept no_index = std::is_floating_point_v<Ix> || std::is_same_v<Ix, bool>;
 
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {
@@ -9362,15 +9362,15 @@ SITU_INLINE T lane(X const& x, int k) {
 template <class To, class From, int N, class Isa>
 SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   using F = pack<From, N, Isa>;
-  using I = pack<To, N, Isa>;
+  using Ix = pack<To, N, Isa>;
   constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
   F const lowest(static_cast<From>(low)), highest(static_cast<From>(high));  // highest may be one too large
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
-  I result;
+  Ix result;
   if constexpr (sizeof(To) < 4) result = convert_unchecked<To>(convert_unchecked<int32_t>(inside));
   else result = convert_unchecked<To>(inside);
-  return select(below, I(low), select(above, I(high), result));
+  return select(below, Ix(low), select(above, Ix(high), result));
 }
 
 /// Doubles as floats that are then rounded to 16 bits: see float_to_round.
@@ -9894,18 +9894,18 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const = delete;
   template <class Stop>
   SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
   template <class... Is>
     requires(!(std::integral<Is> && ...))
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
-  template <std::integral I, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
-  void operator()(I, Is...) const = delete;
+  template <std::integral Ix, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
+  void operator()(Ix, Is...) const = delete;
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}
@@ -13409,16 +13409,16 @@ SITU_INLINE pack<T, N, Isa> magnitude(pack<T, N, Isa> const& x) {
 /// x with its sign flipped where that of `sign` is set.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> flip_sign(pack<T, N, Isa> const& x, pack<T, N, Isa> const& sign) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
-  return bitcast<T>(bitcast<I>(x) ^ (bitcast<I>(sign) & bit));
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<Ix, N, Isa> const bit(std::numeric_limits<Ix>::min());
+  return bitcast<T>(bitcast<Ix>(x) ^ (bitcast<Ix>(sign) & bit));
 }
 
 /// y, which is positive or has the sign of x already unless it is 0, with the sign of x.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<Ix, N, Isa> const bit(std::numeric_limits<Ix>::min());
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<T, N, Isa>) {
     auto r = y.v;
@@ -13428,14 +13428,14 @@ SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Is
     return pack<T, N, Isa>(r);
   }
 #endif
-  return bitcast<T>(bitcast<I>(y) | (bitcast<I>(x) & bit));
+  return bitcast<T>(bitcast<Ix>(y) | (bitcast<Ix>(x) & bit));
 }
 
 /// −|x|.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> negative_magnitude(pack<T, N, Isa> const& x) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  return bitcast<T>(bitcast<I>(x) | pack<I, N, Isa>(std::numeric_limits<I>::min()));
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  return bitcast<T>(bitcast<Ix>(x) | pack<Ix, N, Isa>(std::numeric_limits<Ix>::min()));
 }
 
 /// x where it is not below / not above the bound; a NaN in x stays.
@@ -13804,9 +13804,9 @@ requires std::is_floating_point_v<T> SITU_HOST_DEVICE inline T floor_divide(T x,
   T quotient = (x - rest) / y;
   if (rest != T(0) && (rest < T(0)) != (y < T(0))) quotient -= T(1);
   if (quotient == T(0)) {
-    using I = detail::bits_of<T>;
+    using Ix = detail::bits_of<T>;
     return situ::detail::bits_to<T>(
-        static_cast<I>((situ::detail::bits_to<I>(x) ^ situ::detail::bits_to<I>(y)) & ~detail::magnitude_bits<T>));
+        static_cast<Ix>((situ::detail::bits_to<Ix>(x) ^ situ::detail::bits_to<Ix>(y)) & ~detail::magnitude_bits<T>));
   }
   T const whole = floor(quotient);
   return quotient - whole > T(0.5) ? whole + T(1) : whole;
@@ -14423,18 +14423,18 @@ SITU_INLINE scientific<pack<float, N, Isa>> mantissa_and_exponent(pack<float, N,
 template <int N, class Isa>
 SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<float, N, Isa>) {
     auto const [m, e] = mantissa_and_exponent(x);
     return {m - P(1.0f), e, false};
   }
 #endif
-  I bits = bitcast<int32_t>(x);
-  bool const special = any(bits + I(0x7f800000) > I(-0x01000001));  // positive normal numbers become the least integers
-  if (SITU_UNLIKELY(special)) bits = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(23 << 23), bits);
-  I const from = bits - I(0x3f400000);
-  P const f = bitcast<float>(bits - (from & I(-0x00800000))) - P(1.0f);
+  Ix bits = bitcast<int32_t>(x);
+  bool const special = any(bits + Ix(0x7f800000) > Ix(-0x01000001));  // positive normal numbers become the least integers
+  if (SITU_UNLIKELY(special)) bits = select(bits < Ix(0x00800000), bitcast<int32_t>(x * 8388608.0f) - Ix(23 << 23), bits);
+  Ix const from = bits - Ix(0x3f400000);
+  P const f = bitcast<float>(bits - (from & Ix(-0x00800000))) - P(1.0f);
   return {f, convert_unchecked<float>(from >> 23), special};
 }
 
@@ -14576,11 +14576,11 @@ SITU_INLINE pack<float, N, Isa> log10(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const one(1.0f), infinity(std::numeric_limits<float>::infinity());
-  I const from = bitcast<int32_t>(keep_order(x + one)) - I(0x3f400000);
+  Ix const from = bitcast<int32_t>(keep_order(x + one)) - Ix(0x3f400000);
   P const e = convert_unchecked<float>(from >> 23);
-  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - one;
+  P const m = bitcast<float>((from & Ix(0x007fffff)) + Ix(0x3f400000)) - one;
   P const s = detail::power_of_two(-e);
   P const f = select(e > P(60.0f), m, multiply_add(s, x, keep_order(s - one)));
   P y = detail::join_log(f, e);
@@ -14602,13 +14602,13 @@ SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  using I = pack<int64_t, N, Isa>;
+  using Ix = pack<int64_t, N, Isa>;
   using U = pack<uint64_t, N, Isa>;
   constexpr int64_t low = 0x3fe6a09e00000000;  // just below sqrt(1/2)
-  I const from = bitcast<int64_t>(x) + I(0x3ff0000000000000 - low);
+  Ix const from = bitcast<int64_t>(x) + Ix(0x3ff0000000000000 - low);
   P const biased = bitcast<double>((bitcast<uint64_t>(from) >> 52) | U(0x4330000000000000));  // 2^52 + exponent
   P const e = keep_order(biased) - 4503599627371519.0;
-  P const f = keep_order(bitcast<double>((from & I(0x000fffffffffffff)) + I(low)) - 1.0);
+  P const f = keep_order(bitcast<double>((from & Ix(0x000fffffffffffff)) + Ix(low)) - 1.0);
   P const s = detail::divide(f, f + 2.0);
   P const z = s * s, w = z * z;
   P const odd = detail::horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);
@@ -15571,11 +15571,11 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log_of_two(pack<float, N, Isa> const& high, pack<float, N, Isa> const& low,
                                            pack<float, N, Isa> const& n) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
-  I const bits = bitcast<int32_t>(high);
-  I const exponent = (bits - I(0x3f3504f3)) >> 23;
+  using Ix = pack<int32_t, N, Isa>;
+  Ix const bits = bitcast<int32_t>(high);
+  Ix const exponent = (bits - Ix(0x3f3504f3)) >> 23;
   P const m = bitcast<float>(bits - (exponent << 23));  // between √½ and √2
-  P const scale = bitcast<float>((I(127) - exponent) << 23);
+  P const scale = bitcast<float>((Ix(127) - exponent) << 23);
   two<P> const f = fast_two_sum(keep_order(m - P(1.f)), keep_order(low * scale));
   P const k = convert_unchecked<float>(exponent) + n;
   P const square = f.hi * f.hi;
@@ -15732,11 +15732,11 @@ SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<doub
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N, Isa> const& y) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   // x = 2^e m with m in [0.707, 1.414].
-  I const bits = bitcast<int32_t>(x);
-  I const from = bits - I(0x3f3504f3);
-  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f3504f3));
+  Ix const bits = bitcast<int32_t>(x);
+  Ix const from = bits - Ix(0x3f3504f3);
+  P const m = bitcast<float>((from & Ix(0x007fffff)) + Ix(0x3f3504f3));
   P const e = convert_unchecked<float>(from >> 23);
   P r, n;
   if constexpr (N * 8 <= Isa::bytes) {
@@ -15882,7 +15882,7 @@ SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
 template <int Shift, int N, class Isa>
 SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
   quadrant<N, Isa> const q = reduce_to_quadrant<with_low>(x);
   P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
@@ -15897,8 +15897,8 @@ SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
     sine = multiply_add(third, p, q.high);
     cosine = multiply_add(fourth, r, start);
   }
-  I const n = q.n + I(Shift);
-  P const value = select((n & I(1)) == I(0), sine, cosine);
+  Ix const n = q.n + Ix(Shift);
+  P const value = select((n & Ix(1)) == Ix(0), sine, cosine);
   return flip_sign(value, bitcast<float>(n << 30));
 }
 
@@ -15941,7 +15941,7 @@ SITU_INLINE pack<float, N, Isa> cos(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const size = abs(x);
   auto const q = detail::reduce_to_quadrant<true>(size);
   P const z = q.high * q.high;
@@ -15950,7 +15950,7 @@ SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
   P const small = multiply_add(keep_order(q.high * z), p, multiply_add(q.low, z, q.low));
   P const t = keep_order(q.high + small);
   P const rest = small - keep_order(t - q.high);
-  auto const even = (q.n & I(1)) == I(0);
+  auto const even = (q.n & Ix(1)) == Ix(0);
   P const inverse = detail::quotient(P(-1.f), t);
   P r = select(even, t, multiply_add(inverse * inverse, rest, inverse));
   r = detail::flip_sign(r, x);
@@ -15988,14 +15988,14 @@ SITU_INLINE pack<float, N, Isa> acos(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> atan2(pack<float, N, Isa> const& y, pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const size_y = abs(y), size_x = abs(x), zero(0.f);
   auto const steep = size_y > size_x;
   P const over = select(steep, size_x, size_y), under = select(steep, size_y, size_x);
   P t = detail::quotient(over, under);
   t = select(over == under, select(under == zero, zero, P(1.f)), t);  // 0 / 0 and ∞ / ∞
   P p = detail::arctangent_of_one(t);
-  auto const left = bitcast<int32_t>(x) < I(0);
+  auto const left = bitcast<int32_t>(x) < Ix(0);
   p = select(steep ^ left, -p, p);
   P const high = select(steep, P(detail::half_pi), select(left, P(2 * detail::half_pi), zero));
   P const low = select(steep, P(detail::half_pi_rest), select(left, P(2 * detail::half_pi_rest), zero));
@@ -16889,28 +16889,28 @@ constexpr range_t range(int64_t start, end_t, int64_t step = 1) { return {start,
 
 namespace detail {
 
-template <class I>
-concept view_index = std::same_as<I, all_t> || std::same_as<I, ellipsis_t> || std::same_as<I, newaxis_t> || std::same_as<I, range_t>;
-template <class I>
-concept any_index = view_index<I> || std::integral<I>;
+template <class Ix>
+concept view_index = std::same_as<Ix, all_t> || std::same_as<Ix, ellipsis_t> || std::same_as<Ix, newaxis_t> || std::same_as<Ix, range_t>;
+template <class Ix>
+concept any_index = view_index<Ix> || std::integral<Ix>;
 
-template <class I>
-inline constexpr bool takes_axis = !std::same_as<I, newaxis_t> && !std::same_as<I, ellipsis_t>;
+template <class Ix>
+inline constexpr bool takes_axis = !std::same_as<Ix, newaxis_t> && !std::same_as<Ix, ellipsis_t>;
 
 /// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones. A new axis is noted, in front of
 /// which one it comes: it is made when integers have taken theirs.
-template <class I>
-void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, int*& new_axis, I index) {
-  if constexpr (std::integral<I>) {
+template <class Ix>
+void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, int*& new_axis, Ix index) {
+  if constexpr (std::integral<Ix>) {
     (void)checked_index(static_cast<int64_t>(index), from.shape[named], named, from.shape, "operator()");
     ++named;
     Viewed const next = select_view(view.layout, axis, static_cast<int64_t>(index), "operator()");
     view = {next.layout, view.offset + next.offset};
-  } else if constexpr (std::same_as<I, all_t>) {
+  } else if constexpr (std::same_as<Ix, all_t>) {
     ++axis, ++named;
-  } else if constexpr (std::same_as<I, ellipsis_t>) {
+  } else if constexpr (std::same_as<Ix, ellipsis_t>) {
     axis += whole_axes, named += whole_axes;
-  } else if constexpr (std::same_as<I, newaxis_t>) {
+  } else if constexpr (std::same_as<Ix, newaxis_t>) {
     *new_axis++ = axis;
   } else {
     check_step(index.step, named, "operator()");
@@ -17290,12 +17290,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  Tensor operator[](I) = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  Tensor operator[](I) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  Tensor operator[](Ix) = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  Tensor operator[](Ix) const = delete;
 #undef SITU_VIEW
   SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
@@ -17778,15 +17778,15 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
 
 // One extent may stand alone, several stand in braces.
 #define SITU_SHAPE_IN_BRACES(NAME)                                                                      \
-  template <element T = float, device D = Cpu, std::integral I, std::integral J, std::integral... Is,   \
-            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                \
-  Tensor<T, D> NAME(I, J, Is...) = delete;
+  template <element T = float, device D = Cpu, std::integral Ix, std::integral J, std::integral... Is,  \
+            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>               \
+  Tensor<T, D> NAME(Ix, J, Is...) = delete;
 SITU_SHAPE_IN_BRACES(empty)
 SITU_SHAPE_IN_BRACES(zeros)
 SITU_SHAPE_IN_BRACES(ones)
-template <element T = float, device D = Cpu, std::integral I, std::integral J, number V, number... Vs,
-          class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>
-Tensor<T, D> full(I, J, V, Vs...) = delete;
+template <element T = float, device D = Cpu, std::integral Ix, std::integral J, number V, number... Vs,
+          class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>
+Tensor<T, D> full(Ix, J, V, Vs...) = delete;
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
@@ -19558,8 +19558,8 @@ SITU_INLINE P interleave(P const& a, P const& b) {
     return P(typename P::vector(__builtin_shufflevector(a.v, b.v, (K / group * group + (High ? group / 2 : 0) + K % group / 2 + (K % 2) * N)...)));
   }(std::make_integer_sequence<int, N>{});
 #else
-  using I = typename P::mask_type::vector;
-  I order = I{};
+  using Ix = typename P::mask_type::vector;
+  Ix order = Ix{};
   for (int k = 0; k < N; ++k) order[k] = static_cast<typename P::mask_type::lane_type>(k / group * group + (High ? group / 2 : 0) + k % group / 2 + (k % 2) * N);
   return P(typename P::vector(__builtin_shuffle(a.v, b.v, order)));
 #endif
@@ -19660,13 +19660,13 @@ struct NormalLanes {
   P first, second;
   SITU_INLINE explicit NormalLanes(PhiloxLanes<Isa> const& blocks) {
     if constexpr (takes_draws<T>) {
-      using I = pack<int64_t, N, Isa>;
+      using Ix = pack<int64_t, N, Isa>;
       using U = pack<uint64_t, N, Isa>;
       P const u = P(1.0) - convert_unchecked<double>(bitcast<int64_t>(blocks.draws01() >> 11)) * (1.0 / 9007199254740992.0);
       U const angle = blocks.draws23() & U(~uint64_t{0x7ff}), quarter = (angle + U(uint64_t{1} << 61)) >> 62;
       P const x = convert_unchecked<double>(bitcast<int64_t>(angle - (quarter << 62))) * (6.28318530717958647692 / 18446744073709551616.0);
       P const radius = math::sqrt(math::log(u) * -2.0);
-      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), I(1), 62);
+      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), Ix(1), 62);
     } else {
       using U = pack<uint32_t, N, Isa>;
       P const u = convert_unchecked<float>(bitcast<int32_t>((as_words(blocks.words02()) >> 1) | U(1u))) * 4.65661287e-10f;
@@ -19678,13 +19678,13 @@ struct NormalLanes {
   }
 
  private:
-  template <class I>
-  SITU_INLINE void turned(P const& s, P const& c, I const& quarter, I const& one, int sign) {
+  template <class Ix>
+  SITU_INLINE void turned(P const& s, P const& c, Ix const& quarter, Ix const& one, int sign) {
     auto const swap = (quarter & one) != (one - one);
     using C = typename P::value_type;
     P const x = select(swap, s, c), y = select(swap, c, s);
-    P const cosine = bitcast<C>(bitcast<typename I::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
-    P const sine = bitcast<C>(bitcast<typename I::value_type>(y) ^ ((quarter & (one + one)) << sign));
+    P const cosine = bitcast<C>(bitcast<typename Ix::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
+    P const sine = bitcast<C>(bitcast<typename Ix::value_type>(y) ^ ((quarter & (one + one)) << sign));
     first = interleave<false>(cosine, sine);
     second = interleave<true>(cosine, sine);
   }
@@ -19735,10 +19735,10 @@ compute_t<T> largest_below(double high, double low) {
   using C = compute_t<T>;
   T nearest = convert_scalar<T>(high);
   if (static_cast<double>(static_cast<C>(nearest)) >= high) {  // one down
-    using I = signed_of_size<T>;
-    I const bits = bits_to<I>(nearest);
-    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<I>(std::numeric_limits<I>::min() + 1));
-    else nearest = bits_to<T>(static_cast<I>(bits < 0 ? bits + 1 : bits - 1));
+    using Ix = signed_of_size<T>;
+    Ix const bits = bits_to<Ix>(nearest);
+    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<Ix>(std::numeric_limits<Ix>::min() + 1));
+    else nearest = bits_to<T>(static_cast<Ix>(bits < 0 ? bits + 1 : bits - 1));
   }
   C const result = static_cast<C>(nearest), least = static_cast<C>(low);
   return result < least ? least : result;
@@ -20183,12 +20183,12 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
   Tensor<T, D> NAME(S const& shape, PARAMETERS, Generator& generator, D device = {}) {                                       \
     return NAME<T>(__VA_ARGS__, shape, generator, device);                                                                   \
   }                                                                                                                          \
-  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
-  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, D device = {}) {                                                       \
+  template <element T = ELEMENT, device D = Cpu, std::integral Ix, KIND>                                                     \
+  Tensor<T, D> NAME(Ix const (&extent)[1], PARAMETERS, D device = {}) {                                                      \
     return NAME<T>(__VA_ARGS__, Shape(extent[0]), device);                                                                   \
   }                                                                                                                          \
-  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
-  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                 \
+  template <element T = ELEMENT, device D = Cpu, std::integral Ix, KIND>                                                     \
+  Tensor<T, D> NAME(Ix const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                \
     return NAME<T>(__VA_ARGS__, Shape(extent[0]), generator, device);                                                        \
   }
 #define SITU_COMMA ,
@@ -20996,10 +20996,10 @@ struct SumRowsBody {
   SITU_INLINE static auto last_lanes(T const* end, int first) {
     constexpr int N = lanes<Isa>;
     using P = pack<C, N, Isa>;
-    using I = pack<signed_of_size<C>, N, Isa>;
-    I places;
+    using Ix = pack<signed_of_size<C>, N, Isa>;
+    Ix places;
     for (int l = 0; l < N; ++l) places.set(l, l);
-    return select(places >= I(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
+    return select(places >= Ix(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
   }
   template <class Isa, int... R>
   SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t depth, std::integer_sequence<int, R...>) {
@@ -22572,8 +22572,8 @@ struct FewElementsBody {
 
  private:
   /// `to` = the lanes of `from` that `places` names.
-  template <class Isa, class V, class I>
-  SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] I const& places) {
+  template <class Isa, class V, class Ix>
+  SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] Ix const& places) {
 #if SITU_X86 && !defined(__clang__)
     if constexpr (sizeof(C) == 4) __asm__("vpermps {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
     else __asm__("vpermpd {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
@@ -22584,10 +22584,10 @@ struct FewElementsBody {
   SITU_INLINE static int products(FewElements<C> const& few, int64_t size, std::integer_sequence<int, K...>) {
     constexpr int N = tile_sizes<C, Isa>.lanes;
     using V = typename vector_of<C, N>::type;
-    using I = typename vector_of<signed_of_size<C>, N>::type;
-    I at_a[sizeof...(K)], at_b[sizeof...(K)];
-    (__builtin_memcpy(&at_a[K], few.at_a[K], sizeof(I)), ...);
-    (__builtin_memcpy(&at_b[K], few.at_b[K], sizeof(I)), ...);
+    using Ix = typename vector_of<signed_of_size<C>, N>::type;
+    Ix at_a[sizeof...(K)], at_b[sizeof...(K)];
+    (__builtin_memcpy(&at_a[K], few.at_a[K], sizeof(Ix)), ...);
+    (__builtin_memcpy(&at_b[K], few.at_b[K], sizeof(Ix)), ...);
     C const *a = few.a + few.low_a, *b = few.b + few.low_b;
     C* c = few.c;
     int64_t left = few.count;
@@ -22603,9 +22603,9 @@ struct FewElementsBody {
         ((permute<Isa>(u, x, at_a[K]), permute<Isa>(v, y, at_b[K]), add_product<Isa, C>(sum, u, v)), ...);
         if constexpr (sizeof...(K) == 1) {
           for (int k = 1; k < depth; ++k) {
-            I p, q;
-            __builtin_memcpy(&p, few.at_a[k], sizeof(I));
-            __builtin_memcpy(&q, few.at_b[k], sizeof(I));
+            Ix p, q;
+            __builtin_memcpy(&p, few.at_a[k], sizeof(Ix));
+            __builtin_memcpy(&q, few.at_b[k], sizeof(Ix));
             permute<Isa>(u, x, p), permute<Isa>(v, y, q), add_product<Isa, C>(sum, u, v);
           }
         }
@@ -22978,7 +22978,7 @@ struct BlasKernel {
 
  private:
   void run(int64_t first, int64_t last) const {
-    using I = SITU_BLAS_INT;
+    using Ix = SITU_BLAS_INT;
     ProductCut const& cut = batch.cut;
     for (int64_t item = first; item < last; ++item) {
       Product<T> one = batch.product;
@@ -22986,8 +22986,8 @@ struct BlasKernel {
       int64_t const i = item % cut.row_items * cut.rows, j = item / cut.row_items % cut.column_items * cut.columns;
       int64_t const rows = one.m - i < cut.rows ? one.m - i : cut.rows, columns = one.n - j < cut.columns ? one.n - j : cut.columns;
       T* const c = one.c + i * one.c_i + j;
-      blas_gemm(how_a, how_b, static_cast<I>(rows), static_cast<I>(columns), static_cast<I>(one.k), one.a + i * one.a_i, static_cast<I>(step_a), one.b + j * one.b_j,
-                static_cast<I>(step_b), c, static_cast<I>(one.c_i));
+      blas_gemm(how_a, how_b, static_cast<Ix>(rows), static_cast<Ix>(columns), static_cast<Ix>(one.k), one.a + i * one.a_i, static_cast<Ix>(step_a), one.b + j * one.b_j,
+                static_cast<Ix>(step_b), c, static_cast<Ix>(one.c_i));
       if (one.finish) one.finish(one, c, one.c_i, i, j, rows, columns);
     }
   }
@@ -25406,7 +25406,7 @@ struct IndexBody {
   using T = typename Tree::value_type;
   using E = typename R::element;
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
-  using I = signed_of_size<A>;
+  using Ix = signed_of_size<A>;
   static constexpr int sign = R::sign;
   static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
@@ -25453,7 +25453,7 @@ struct IndexBody {
     SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> whole) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       if (whole.count < N) {  // repeats lose: they come later
         buffer_tail<Tree>(whole, buffers, 0, static_cast<int>(whole.count));
@@ -25464,7 +25464,7 @@ struct IndexBody {
       int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       P best = none;   // of the blocks in which all numbers are finite, lane by lane
-      Q where(I(0));  // and the first elements of the blocks that they are from
+      Q where(Ix(0));  // and the first elements of the blocks that they are from
       while (i < run.count) {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, odd = zero;
@@ -25489,12 +25489,12 @@ struct IndexBody {
           if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one;
           continue;
         }
-        where = blocks++ == 0 ? Q(static_cast<I>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<I>(start)), where);
+        where = blocks++ == 0 ? Q(static_cast<Ix>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<Ix>(start)), where);
         quickly(best, odd, b, zero);
       }
       if (blocks == 0) return found;
       A const value = folded<Best>(best);
-      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
+      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<Ix>>(select(best == P(value), where, Q(std::numeric_limits<Ix>::max())));
       bool const ties = found.index > block && found.value == value;
       return found.index < 0 || ties || Wide::beats(value, found.value) ? located<Isa, N>(tree, run, value, block) : found;
     }
@@ -25522,21 +25522,21 @@ struct IndexBody {
       return search<Isa, N>(tree, run, start, stop);
     }
     template <class Isa, int N, class M>
-    SITU_INLINE static I first_lane(M const& here) {
-      using Q = pack<I, N, Isa>;
+    SITU_INLINE static Ix first_lane(M const& here) {
+      using Q = pack<Ix, N, Isa>;
       Q lanes;
-      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<I>(k));
-      return folded<reducers::min<I>>(select(here, lanes, Q(static_cast<I>(N))));
+      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<Ix>(k));
+      return folded<reducers::min<Ix>>(select(here, lanes, Q(static_cast<Ix>(N))));
     }
     /// Elements [i, n), where any of them may be NaN.
     template <class Isa, int N>
     SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       P best(A(0));
-      Q where(I(0)), here;
-      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(i + k));
+      Q where(Ix(0)), here;
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<Ix>(i + k));
       bool first = true;
       int const lanes_used = static_cast<int>(n - i < N ? n - i : N);
       for (;;) {
@@ -25548,14 +25548,14 @@ struct IndexBody {
             best = select(m, x, best);
             where = select(m, here, where);
           }
-          here = here + Q(static_cast<I>(N));
+          here = here + Q(static_cast<Ix>(N));
         }
         if (i >= n) break;
         buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
         i = 0, n = N;
       }
       A values[N];
-      I indices[N];
+      Ix indices[N];
       best.store(values);
       where.store(indices);
       reducers::indexed<A> found{values[0], indices[0]};
@@ -25568,7 +25568,7 @@ struct IndexBody {
   /// asked for at the same time.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, Ix* wheres, Ix row, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
@@ -25576,28 +25576,28 @@ struct IndexBody {
       int64_t bytes[Operands];
       for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
       P const zero = keep_order(P(A(0)));
-      pack<I, N, Isa> const begin(row == 0 ? I(1) : row);
+      pack<Ix, N, Isa> const begin(row == 0 ? Ix(1) : row);
       int64_t i = 0;
       for (; i + N <= run.count; i += N) {
         P odd = zero;
         int first = 0;
         P best = P::load(bests + i);
-        auto where = pack<I, N, Isa>::load(wheres + i);
+        auto where = pack<Ix, N, Isa>::load(wheres + i);
         Run<Operands> at = run;
         if (row == 0) {
           best = value<Isa, N>(tree, at, i);
-          where = pack<I, N, Isa>(I(0));
+          where = pack<Ix, N, Isa>(Ix(0));
           odd = multiply_add(best, zero, odd);
           step(at, bytes, i, rows);
           first = 1;
         }
-        pack<I, N, Isa> here(begin);
+        pack<Ix, N, Isa> here(begin);
         for (int r = first; r < rows; ++r) {
           P const x = value<Isa, N>(tree, at, i);
           step(at, bytes, i, rows);
           where = select(sign > 0 ? x > best : x < best, here, where);
           quickly(best, odd, x, zero);
-          here = here + pack<I, N, Isa>(I(1));
+          here = here + pack<Ix, N, Isa>(Ix(1));
         }
         if (SITU_UNLIKELY(is_odd(odd))) {
           search<Isa, N>(tree, run, bests + i, wheres + i, row, bytes, rows, i);
@@ -25612,7 +25612,7 @@ struct IndexBody {
         alignas(64) unsigned char buffers[Operands][64];
         Run<Operands> tail = at;
         buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
-        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
+        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<Ix>(row + r), bytes, 1, 0);
         for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
     }
@@ -25627,15 +25627,15 @@ struct IndexBody {
     }
     /// One pack of columns, where any element may be NaN.
     template <class Isa, int N>
-    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, I* wheres, I row, int64_t const* bytes, int rows, int64_t i) {
+    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, Ix* wheres, Ix row, int64_t const* bytes, int rows, int64_t i) {
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       for (int r = 0; r < rows; ++r) {
         P const x = value<Isa, N>(tree, at, i);
-        I const number = static_cast<I>(row + r);
+        Ix const number = static_cast<Ix>(row + r);
         if (number == 0) {
           x.store(bests);
-          Q(I(0)).store(wheres);
+          Q(Ix(0)).store(wheres);
         } else {
           P const best = P::load(bests);
           auto const m = beats(x, best);
@@ -25684,10 +25684,10 @@ struct BoundReduction : ReducePlaces<Leaves + 1> {
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
-  using I = signed_of_size<A>;
+  using Ix = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
   using Row = void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows);
-  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, Ix* wheres, Ix row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
@@ -25758,7 +25758,7 @@ struct ReduceKernel {
   static constexpr int operands = P::operands;
   static constexpr bool indexed = P::indexed;
   using A = typename P::A;
-  using I = typename P::I;
+  using Ix = typename P::Ix;
   using Total = typename R::total;
   static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
 
@@ -25817,7 +25817,7 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(I) + sizeof(Total)) : 0;
+    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
     bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
     Scratch const block((fits ? 0 : needed) + strip_bytes);
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
@@ -25969,7 +25969,7 @@ struct ReduceKernel {
     int64_t const padded = (columns + 63) / 64 * 64;
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
-    auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
+    auto* const wheres = reinterpret_cast<Ix*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
@@ -25988,7 +25988,7 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<Ix>(row - block), row_bytes, rows);
           } else {
             bound.code->strip(bound.tree, evaluation.read(run), values + i, row_bytes, rows);
           }
@@ -26911,10 +26911,10 @@ struct options_have_names {
 
 // What PyTorch's users would write: axes without braces, and a truth for keepdim.
 #define SITU_REDUCTION_MISUSED(NAME)                                                                                       \
-  template <class E, std::integral I, std::integral J, std::integral... Is,                                                \
-            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<I>>                                     \
+  template <class E, std::integral Ix, std::integral J, std::integral... Is,                                               \
+            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<Ix>>                                    \
     requires((expression<E> || differentiable<E>) && !std::is_same_v<J, bool>)                                             \
-  void NAME(E const&, I, J, Is...) = delete;                                                                               \
+  void NAME(E const&, Ix, J, Is...) = delete;                                                                              \
   template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
     requires(expression<E> || differentiable<E>)                                                                           \
   void NAME(E const&, B) = delete;                                                                                         \
@@ -28664,10 +28664,10 @@ namespace situ::inline SITU_ABI {
 /// A height and a width: 3 for both, or {3, 5}.
 struct extent2d {
   int64_t height, width;
-  template <std::integral I>
-  constexpr extent2d(I both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
-  template <std::integral I, std::integral J>
-  constexpr extent2d(I h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
+  template <std::integral Ix>
+  constexpr extent2d(Ix both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
+  template <std::integral Ix, std::integral J>
+  constexpr extent2d(Ix h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
   friend constexpr bool operator==(extent2d const&, extent2d const&) = default;
 };
 
@@ -30332,25 +30332,25 @@ struct IndexSpace {
 };
 
 /// out[p] = from[offset of p + index * axis_stride], where the offset leaves out the indexed axis.
-template <class Word, class I>
+template <class Word, class Ix>
 struct GatherProgram {
   enum : int { output, source, indices };
   Word* out;
   Word const* from;
-  I const* index;
+  Ix const* index;
   int64_t axis_stride;
   IndexBounds bounds;
   IndexSpace<3> space;
 };
 
 /// to[offset of p + index * axis_stride] takes from[p], one after the other in row-major order of p.
-template <class Join, class I>
+template <class Join, class Ix>
 struct ScatterProgram {
   using value_type = typename Join::value_type;
   enum : int { indices, target, source };
   value_type* to;
   value_type const* from;
-  I const* index;
+  Ix const* index;
   int64_t axis_stride;
   int64_t target_size;  ///< elements that `to` has
   IndexBounds bounds;
@@ -30380,10 +30380,10 @@ struct adds_to {
 };
 
 /// Rows of 0 and 1: out[p, c] = (index[p] == c).
-template <class Word, class I>
+template <class Word, class Ix>
 struct OneHotProgram {
   Word* out;
-  I const* index;
+  Ix const* index;
   int64_t count, classes;
   Word one;
   IndexBounds bounds;  ///< indices are not counted from the end here
@@ -30424,9 +30424,9 @@ struct IndexPlace {
   }
 };
 
-template <class Word, class I>
-struct GatherKernel : GatherProgram<Word, I> {
-  using Base = GatherProgram<Word, I>;
+template <class Word, class Ix>
+struct GatherKernel : GatherProgram<Word, Ix> {
+  using Base = GatherProgram<Word, Ix>;
 
   void operator()(int64_t first, int64_t last) const {
     auto const& all = this->space;
@@ -30448,7 +30448,7 @@ struct GatherKernel : GatherProgram<Word, I> {
     else pick(to, values, step, this->axis_stride, position, index_step, count);
   }
   SITU_INLINE void pick(Word* to, Word const* values, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
-    I const* at = this->index + position;
+    Ix const* at = this->index + position;
     int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
     for (int64_t k = 0; k < count; ++k, at += index_step, values += step) {
       int64_t i = static_cast<int64_t>(*at);
@@ -30473,9 +30473,9 @@ inline void join_run(T* to, int64_t step, T const* from, int64_t from_step, int6
   for (; k < count; ++k) Join::join(to[k * step], from[k * from_step]);
 }
 
-template <class Join, class I>
-struct ScatterKernel : ScatterProgram<Join, I> {
-  using Base = ScatterProgram<Join, I>;
+template <class Join, class Ix>
+struct ScatterKernel : ScatterProgram<Join, Ix> {
+  using Base = ScatterProgram<Join, Ix>;
   using T = typename Join::value_type;
   enum Cut { outermost, innermost, targets } cut;  ///< what the parts of a launch are ranges of
 
@@ -30498,7 +30498,7 @@ struct ScatterKernel : ScatterProgram<Join, I> {
     for (int64_t p = begin; p < end; p += places.sizes[inner]) {
       T* const out = this->to + place.offset(Base::target) + column * step;
       T const* const in = this->from + place.offset(Base::source) + column * from_step;
-      I const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      Ix const* const at = this->index + place.offset(Base::indices) + column * index_step;
       if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
       else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
@@ -30507,10 +30507,10 @@ struct ScatterKernel : ScatterProgram<Join, I> {
 
   /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, I const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, Ix const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
     int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
     int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
-    auto const resolved = [extent](I found) {
+    auto const resolved = [extent](Ix found) {
       int64_t const i = static_cast<int64_t>(found);
       return i < 0 ? i + extent : i;
     };
@@ -30526,16 +30526,16 @@ struct ScatterKernel : ScatterProgram<Join, I> {
       else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
     }
   }
-  SITU_NOINLINE void left_out(I found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
+  SITU_NOINLINE void left_out(Ix found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
 
 /// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order. Neighbours are added to
 /// different zeros, so that one sum need not wait for the one before.
-template <class Join, class I>
-struct PrivateScatterKernel : ScatterKernel<Join, I> {
-  using Base = ScatterKernel<Join, I>;
+template <class Join, class Ix>
+struct PrivateScatterKernel : ScatterKernel<Join, Ix> {
+  using Base = ScatterKernel<Join, Ix>;
   using T = typename Join::value_type;
   T* targets;
 
@@ -30551,11 +30551,11 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   static constexpr int64_t ways = 2;
 
  private:
-  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t position, int64_t count) const {
+  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, Ix const* at, int64_t index_step, int64_t position, int64_t count) const {
     if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, in, 1, at, 1, 1, position, count);
     else add_stepping(mine, in, from_step, at, index_step, this->axis_stride, position, count);
   }
-  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, Ix const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
     uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
     T* const other = mine + this->target_size;
     int64_t k = 0;
@@ -30584,8 +30584,8 @@ struct JoinTargetsKernel {
   }
 };
 
-template <class Word, class I>
-struct OneHotKernel : OneHotProgram<Word, I> {
+template <class Word, class Ix>
+struct OneHotKernel : OneHotProgram<Word, Ix> {
   void operator()(int64_t first, int64_t last) const {
     for (int64_t p = first; p < last; ++p) {
       Word* const row = this->out + p * this->classes;
@@ -30598,11 +30598,11 @@ struct OneHotKernel : OneHotProgram<Word, I> {
 };
 
 /// Rows [first, last) of the selection, where rows are contiguous: `bytes` from each.
-template <class I>
+template <class Ix>
 struct CopyRowsKernel {
   char* out;
   char const* from;
-  I const* index;
+  Ix const* index;
   int64_t selected, bytes, outer_step, axis_step;  ///< in bytes
   IndexBounds bounds;
 
@@ -30646,10 +30646,10 @@ struct CopyRowsKernel {
 };
 
 /// Rows [first, last) of a selection from a formula: it is computed for the selected rows, and for no others.
-template <int Operands, int TreeBytes, class I>
+template <int Operands, int TreeBytes, class Ix>
 struct SelectRowsKernel {
   BoundTree<Operands, TreeBytes> bound;
-  I const* index;
+  Ix const* index;
   int64_t selected;
   IndexBounds bounds;
   int outer_rank, inner_rank;
@@ -30722,14 +30722,14 @@ struct SelectRowsKernel {
 
 namespace detail {
 
-template <class D, class Word, class I>
-void launch_gather(cpu_kernels, GatherProgram<Word, I> const& program) {
-  device_traits<D>::launch(cpu::GatherKernel<Word, I>{program}, program.space.count(), cpu::index_grain);
+template <class D, class Word, class Ix>
+void launch_gather(cpu_kernels, GatherProgram<Word, Ix> const& program) {
+  device_traits<D>::launch(cpu::GatherKernel<Word, Ix>{program}, program.space.count(), cpu::index_grain);
 }
 
-template <class D, class Join, class I>
-void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
-  using Kernel = cpu::ScatterKernel<Join, I>;
+template <class D, class Join, class Ix>
+void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
+  using Kernel = cpu::ScatterKernel<Join, Ix>;
   auto const& space = program.space;
   int const inner = space.rank - 1;
   int64_t const count = space.count(), outer = space.sizes[0], columns = space.sizes[inner];
@@ -30738,7 +30738,7 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
     if (space.rank == 1 && space.strides[Kernel::target][0] == 0 && count >= 4 * cpu::private_chunk && program.target_size <= cpu::private_chunk / 8) {
       using T = typename Join::value_type;
       int64_t const chunks = (count + cpu::private_chunk - 1) / cpu::private_chunk;
-      using Adds = cpu::PrivateScatterKernel<Join, I>;
+      using Adds = cpu::PrivateScatterKernel<Join, Ix>;
       Temporary<D> const targets(static_cast<std::size_t>(Adds::ways * chunks * program.target_size) * sizeof(T));
       Adds const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
       device_traits<D>::launch(adds, chunks, 1);
@@ -30758,18 +30758,18 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
   }
 }
 
-template <class D, class Word, class I>
-void launch_one_hot(cpu_kernels, OneHotProgram<Word, I> const& program) {
-  device_traits<D>::launch(cpu::OneHotKernel<Word, I>{program}, program.count, cpu::index_grain / (program.classes + 1) + 1);
+template <class D, class Word, class Ix>
+void launch_one_hot(cpu_kernels, OneHotProgram<Word, Ix> const& program) {
+  device_traits<D>::launch(cpu::OneHotKernel<Word, Ix>{program}, program.count, cpu::index_grain / (program.classes + 1) + 1);
 }
 
 /// Elements of e along `axis` to a contiguous result. Gives false where e must be a tensor first: rows of few elements.
-template <class D, class T, class E, class I>
-bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* index, int64_t selected, IndexBounds const& bounds) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, Ix const* index, int64_t selected, IndexBounds const& bounds) {
   constexpr int operands = leaf_count<E> + 1;
   constexpr bool is_tensor = leaf_count<E> == 1 && std::is_same_v<tree_of<E>, Input<value_of<E>, 0>>;
   Shape const& shape = e.shape();
-  cpu::SelectRowsKernel<operands, cpu::tree_bytes<tree_of<E>>, I> kernel;
+  cpu::SelectRowsKernel<operands, cpu::tree_bytes<tree_of<E>>, Ix> kernel;
   kernel.outer_rank = axis;
   kernel.inner_rank = shape.rank() - axis - 1;
   int64_t outer = 1;
@@ -30805,7 +30805,7 @@ bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* ind
     constexpr auto size = static_cast<int64_t>(sizeof(T));
     kernel.outer_rank = coalesce(kernel.outer_sizes, &kernel.outer_strides[0][0], operands, kernel.outer_rank);
     if (kernel.dense && kernel.inner_count > 1 && kernel.outer_rank <= 1) {
-      cpu::CopyRowsKernel<I> const copies{reinterpret_cast<char*>(out), static_cast<char const*>(kernel.bound.data[1]), index, selected,
+      cpu::CopyRowsKernel<Ix> const copies{reinterpret_cast<char*>(out), static_cast<char const*>(kernel.bound.data[1]), index, selected,
                                           kernel.inner_count * size, (kernel.outer_rank == 1 ? kernel.outer_strides[1][0] : 0) * size,
                                           kernel.axis_strides[1] * size, bounds};
       device_traits<D>::launch(copies, rows, 8 * cpu::index_grain / (copies.bytes + 8) + 1);
@@ -30816,7 +30816,7 @@ bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* ind
       Shape steps[3] = {result.strides, e.strides(), Shape::filled(shape.rank(), 0)};
       int64_t const axis_stride = steps[1][axis];
       steps[1][axis] = 0, steps[2][axis] = 1;
-      launch_gather<D>(cpu_kernels{}, GatherProgram<Word, I>{reinterpret_cast<Word*>(out), static_cast<Word const*>(kernel.bound.data[1]), index, axis_stride, bounds,
+      launch_gather<D>(cpu_kernels{}, GatherProgram<Word, Ix>{reinterpret_cast<Word*>(out), static_cast<Word const*>(kernel.bound.data[1]), index, axis_stride, bounds,
                                                              IndexSpace<3>(selection, steps)});
       return true;
     }
@@ -30964,9 +30964,9 @@ struct IndexWalk {
   }
 };
 
-template <class Join, class I>
+template <class Join, class Ix>
 struct ScatterArguments {
-  using Program = ScatterProgram<Join, I>;
+  using Program = ScatterProgram<Join, Ix>;
   Program program;
   IndexWalk<3> walk;
   uint32_t* places;  ///< replacing: 1 + the last element for each place; adding: where each place's list begins, and the end of all
@@ -31187,10 +31187,10 @@ inline void clear_memory(int device, void* memory, std::size_t bytes) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-template <class D, class Join, class I>
-void launch_scatter(cuda_kernels, ScatterProgram<Join, I> const& program) {
+template <class D, class Join, class Ix>
+void launch_scatter(cuda_kernels, ScatterProgram<Join, Ix> const& program) {
   using T = typename Join::value_type;
-  using A = cuda::ScatterArguments<Join, I>;
+  using A = cuda::ScatterArguments<Join, Ix>;
   constexpr int device = device_traits<D>::ordinal, threads = cuda::block_threads;
   char const* const who = program.bounds.operation;
   A arguments{program, cuda::IndexWalk<3>(program.space), nullptr, nullptr};
@@ -31245,15 +31245,15 @@ void launch_scatter(cuda_kernels, ScatterProgram<Join, I> const& program) {
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-template <class Word, class I>
+template <class Word, class Ix>
 struct GatherArguments {
-  GatherProgram<Word, I> program;
+  GatherProgram<Word, Ix> program;
   IndexWalk<3> walk;
 };
 
-template <class Word, class I>
-__global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_constant__ GatherArguments<Word, I> arguments) {
-  using Program = GatherProgram<Word, I>;
+template <class Word, class Ix>
+__global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_constant__ GatherArguments<Word, Ix> arguments) {
+  using Program = GatherProgram<Word, Ix>;
   auto const& program = arguments.program;
   int64_t const p = global_thread();
   if (p >= arguments.walk.count) return;
@@ -31269,16 +31269,16 @@ __global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_cons
   }
 }
 
-template <class Word, class I>
+template <class Word, class Ix>
 struct OneHotArguments {
-  OneHotProgram<Word, I> program;
+  OneHotProgram<Word, Ix> program;
   int64_t size;
   bool wide;
   WalkedAxis classes;
 };
 
-template <class Word, class I>
-__global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_constant__ OneHotArguments<Word, I> arguments) {
+template <class Word, class Ix>
+__global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_constant__ OneHotArguments<Word, Ix> arguments) {
   auto const& program = arguments.program;
   int64_t const k = global_thread();
   if (k >= arguments.size) return;
@@ -31289,12 +31289,12 @@ __global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_con
 }
 
 /// Rows of the result, `run` elements each; dimension `axis` counts the selected slices, those before and behind it the rest.
-template <class P, class I>
+template <class P, class Ix>
 struct SelectRowsArguments {
   static constexpr int operands = P::leaves + 1;
   typename P::tree_type tree;
   void* data[operands];
-  I const* index;
+  Ix const* index;
   IndexBounds bounds;
   int rank, axis;  ///< of the rows
   bool wide;       ///< more threads than fast division reaches
@@ -31308,9 +31308,9 @@ struct SelectRowsArguments {
   SITU_DEVICE int64_t run_stride(int operand) const { return run_strides[operand]; }
 };
 
-template <class P, class I>
-__global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid_constant__ SelectRowsArguments<P, I> arguments) {
-  using A = SelectRowsArguments<P, I>;
+template <class P, class Ix>
+__global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid_constant__ SelectRowsArguments<P, Ix> arguments) {
+  using A = SelectRowsArguments<P, Ix>;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>;
   int64_t const thread = global_thread();
@@ -31358,25 +31358,25 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-template <class D, class Word, class I>
-void launch_gather(cuda_kernels, GatherProgram<Word, I> const& program) {
-  cuda::GatherArguments<Word, I> const arguments{program, cuda::IndexWalk<3>(program.space)};
-  cuda::launch(device_traits<D>::ordinal, program.bounds.operation, cuda::gather_kernel<Word, I>, cuda::blocks_for(arguments.walk.count), cuda::block_threads, arguments);
+template <class D, class Word, class Ix>
+void launch_gather(cuda_kernels, GatherProgram<Word, Ix> const& program) {
+  cuda::GatherArguments<Word, Ix> const arguments{program, cuda::IndexWalk<3>(program.space)};
+  cuda::launch(device_traits<D>::ordinal, program.bounds.operation, cuda::gather_kernel<Word, Ix>, cuda::blocks_for(arguments.walk.count), cuda::block_threads, arguments);
 }
 
-template <class D, class Word, class I>
-void launch_one_hot(cuda_kernels, OneHotProgram<Word, I> const& program) {
+template <class D, class Word, class Ix>
+void launch_one_hot(cuda_kernels, OneHotProgram<Word, Ix> const& program) {
   // Without classes every index is wrong, and nothing is there to be written: the kernel looks at the first of them.
   int64_t const size = program.classes > 0 ? program.count * program.classes : program.count;
-  cuda::OneHotArguments<Word, I> arguments{program, size, size >= cuda::index_limit, {}};
+  cuda::OneHotArguments<Word, Ix> arguments{program, size, size >= cuda::index_limit, {}};
   if (program.classes == 0) return cuda::record_on_host(program.bounds, 0, 0);
   arguments.classes = cuda::WalkedAxis::of(program.classes);
-  cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, I>, cuda::blocks_for(size), cuda::block_threads, arguments);
+  cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, Ix>, cuda::blocks_for(size), cuda::block_threads, arguments);
 }
 
 /// Elements of e along `axis` to a contiguous result; only what is selected is computed.
-template <class D, class T, class E, class I>
-bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* index, int64_t selected, IndexBounds const& bounds) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, Ix const* index, int64_t selected, IndexBounds const& bounds) {
   using P = Program<tree_of<E>, T, leaf_count<E>>;
   constexpr int N = cuda::lanes_of<P>, operands = P::leaves + 1;
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
@@ -31385,7 +31385,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   selection[axis] = selected;
   int64_t const size = product(selection);
   if (size == 0) return true;
-  cuda::SelectRowsArguments<P, I> arguments(lower<0>(e));
+  cuda::SelectRowsArguments<P, Ix> arguments(lower<0>(e));
 
   // Axes before and behind the selected one are joined among themselves.
   Layout const result{selection};
@@ -31432,7 +31432,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   }
   arguments.index = index;
   arguments.bounds = bounds;
-  cuda::launch(device_traits<D>::ordinal, "index_select", cuda::select_rows_kernel<P, I>, cuda::blocks_for(arguments.threads), cuda::block_threads, arguments);
+  cuda::launch(device_traits<D>::ordinal, "index_select", cuda::select_rows_kernel<P, Ix>, cuda::blocks_for(arguments.threads), cuda::block_threads, arguments);
   return true;
 }
 
@@ -31462,8 +31462,8 @@ template <class D, class P>
 void launch_one_hot(cuda_kernels, P const&) {
   SITU_NEEDS_NVCC(P);
 }
-template <class D, class T, class E, class I>
-bool launch_index_select(cuda_kernels, T*, E const&, int, I const*, int64_t, IndexBounds const&) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cuda_kernels, T*, E const&, int, Ix const*, int64_t, IndexBounds const&) {
   SITU_NEEDS_NVCC(E);
   return true;
 }
@@ -31564,8 +31564,8 @@ SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape 
 }
 
 /// index_select for the operation `who`, where negative indices count from the end or are out of range.
-template <class X, class I>
-auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
+template <class X, class Ix>
+auto selected(X const& x, int64_t axis, Ix const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
   using T = value_of<X>;
   using D = result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
@@ -31602,9 +31602,9 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
 ///           and in scatter and scatter_add, as in PyTorch.
 /// Cost      x is evaluated first where it is an expression; then one read and one write for each index.
 /// Gradient  scatter_add(zeros_like(x), axis, index, g).
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
@@ -31620,20 +31620,20 @@ auto gather(X const& x, int64_t axis, I const& index) {
   int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
+                           detail::GatherProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
                                                                     detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void gather(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void gather(X const&, int64_t, Ix const&) = delete;
 
 /// Elements of x by their number in row-major order: y(i…) = x.flatten()(index(i…)).
 /// Shape     the index's.
 /// Cost      x is made contiguous first where it is not.
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto take(X const& x, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto take(X const& x, Ix const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
@@ -31644,34 +31644,34 @@ auto take(X const& x, I const& index) {
   detail::IndexCheck<D> check("take", from.size(), detail::IndexFault::elements);
   Shape const steps[3] = {result.strides(), Shape::filled(result.rank(), 0), result.strides()};
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), 1,
+                           detail::GatherProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), 1,
                                                                     check.bounds(), detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, x.shape());
   return result;
 }
 /// Along an axis, as index_select, in the array API's order.
-template <class X, class I>
-  requires requires(X const& x, I const& index, int64_t axis) { index_select(x, axis, index); }
-auto take(X const& x, I const& index, int64_t axis) {
+template <class X, class Ix>
+  requires requires(X const& x, Ix const& index, int64_t axis) { index_select(x, axis, index); }
+auto take(X const& x, Ix const& index, int64_t axis) {
   return index_select(x, axis, index);
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void take(X const&, I const&) = delete;
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void take(X const&, I const&, int64_t) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void take(X const&, Ix const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void take(X const&, Ix const&, int64_t) = delete;
 
 /// Whole slices of x along one axis: y.select(axis, j) = x.select(axis, index(j)). Of an expression only the selected slices
 /// are computed, straight into the result (where slices of fewer than 8 elements are selected, it is evaluated first).
 /// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none. Of a number, shape [], one index
 ///           selects the number.
 /// Gradient  for each j, g.select(axis, j) is added to slice index(j).
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto index_select(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto index_select(X const& x, int64_t axis, Ix const& index) {
   return detail::selected(x, axis, index, "index_select", true);
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void index_select(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void index_select(X const&, int64_t, Ix const&) = delete;
 
 /// Index j of an axis `counts[j]` times in a row; PyTorch's repeat_interleave.
 template <class X>
@@ -31708,8 +31708,8 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
 
 namespace detail {
 
-template <class Join, class T, class D, class X, class I, class S>
-Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, char const* who) {
+template <class Join, class T, class D, class X, class Ix, class S>
+Tensor<T, D> scattered(X const& x, int64_t axis, Ix const& index, S const& src, char const* who) {
   using Moved = typename Join::value_type;
   Shape const shape = x.shape();
   int const k = line_axis(axis, shape, who);
@@ -31738,7 +31738,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   launch_scatter<D>(typename device_traits<D>::kernels{},
-                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
+                    ScatterProgram<Join, value_of<Ix>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
                                                       result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
   check.finish(indices, shape);
   return result;
@@ -31756,43 +31756,43 @@ concept source_of = (expression<S> && implicitly_converts_to<value_of<S>, T>) ||
 /// src is an expression that has an element for each index, or a number.
 /// Special   of several elements for one place the last in row-major order of the index stays.
 /// Gradient  of x: g with 0 at those places; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires(expression<X> && detail::index_expression<I> && detail::source_of<value_of<X>, S> && on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires(expression<X> && detail::index_expression<Ix> && detail::source_of<value_of<X>, S> && on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   return detail::scattered<detail::replaces<detail::moved_as<T>>, T, D>(x, axis, index, src, "scatter");
 }
-template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
-void scatter(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::apart_t<X, I>>
-void scatter(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::apart_t<X, Ix, S>>
+void scatter(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::apart_t<X, Ix>>
+void scatter(X const&, int64_t, Ix const&, S) = delete;
 
 /// As scatter, but the elements are added to those of x. Integers wrap; bools are or-ed; 16-bit floats are added in float.
 /// Special   elements for one place are added in an order that shapes and indices alone decide: the same result for any number
 ///           of threads, and from run to run, on CUDA too.
 /// Gradient  of x: g; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires(expression<X> && detail::index_expression<I> && detail::source_of<value_of<X>, S> && on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires(expression<X> && detail::index_expression<Ix> && detail::source_of<value_of<X>, S> && on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using C = compute_t<T>;
   if constexpr (std::is_same_v<T, C>) return detail::scattered<detail::adds_to<T>, T, D>(x, axis, index, src, "scatter_add");
   else return Tensor<T, D>(cast<T>(detail::scattered<detail::adds_to<C>, C, D>(cast<C>(x), axis, index, src, "scatter_add")));
 }
-template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
-void scatter_add(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::apart_t<X, I>>
-void scatter_add(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::apart_t<X, Ix, S>>
+void scatter_add(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::apart_t<X, Ix>>
+void scatter_add(X const&, int64_t, Ix const&, S) = delete;
 
 /// Classes as rows of zeros with a single one: y(i…, c) = 1 where index(i…) = c, else 0. int64 unless another type is written:
 /// one_hot<float>(labels, 10).
 /// Throws    IndexError for an index outside of 0 to classes - 1 (negative ones are not counted from the end).
-template <element T = int64_t, class I>
-  requires detail::index_expression<I>
-auto one_hot(I const& index, int64_t classes) {
-  using D = detail::result_device_t<device_of<I>>;
+template <element T = int64_t, class Ix>
+  requires detail::index_expression<Ix>
+auto one_hot(Ix const& index, int64_t classes) {
+  using D = detail::result_device_t<device_of<Ix>>;
   using Word = detail::moved_as<T>;
   if (classes < 0) detail::fail<ShapeError>("one_hot: ", classes, " classes were asked for; there are 0 or more");
   auto const indices = detail::packed_indices(index);
@@ -31802,16 +31802,16 @@ auto one_hot(I const& index, int64_t classes) {
   if (indices.size() == 0) return result;
   detail::IndexCheck<D> check("one_hot", classes, detail::IndexFault::classes);
   detail::launch_one_hot<D>(typename device_traits<D>::kernels{},
-                            detail::OneHotProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), indices.data(), indices.size(), classes,
+                            detail::OneHotProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), indices.data(), indices.size(), classes,
                                                                      detail::bits_to<Word>(detail::convert_scalar<T>(1)), check.bounds()});
   check.finish(indices, shape, false);
   return result;
 }
 /// With as many classes as the greatest index asks for: max(index) + 1. Waits for the device.
 /// Throws    ShapeError of no indices, which leave the number of classes open.
-template <element T = int64_t, class I>
-  requires detail::index_expression<I>
-auto one_hot(I const& index) {
+template <element T = int64_t, class Ix>
+  requires detail::index_expression<Ix>
+auto one_hot(Ix const& index) {
   auto const indices = detail::packed_indices(index);
   if (indices.size() == 0) detail::fail<ShapeError>("one_hot: shape ", indices.shape(), " has no indices to count the classes from; give their number");
   auto const most = static_cast<int64_t>(max(indices).item());
@@ -31819,18 +31819,18 @@ auto one_hot(I const& index) {
 }
 
 // An index of floats, or of truths.
-template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void gather(X const&, int64_t, I const&) = delete;
-template <class X, class I, class... Axis, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void take(X const&, I const&, Axis const&...) = delete;
-template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void index_select(X const&, int64_t, I const&) = delete;
-template <element T = int64_t, class I, class... Classes, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires(expression<I> && !detail::index_expression<I>)
-void one_hot(I const&, Classes const&...) = delete;
+template <class X, class Ix, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void gather(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, class... Axis, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void take(X const&, Ix const&, Axis const&...) = delete;
+template <class X, class Ix, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void index_select(X const&, int64_t, Ix const&) = delete;
+template <element T = int64_t, class Ix, class... Classes, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires(expression<Ix> && !detail::index_expression<Ix>)
+void one_hot(Ix const&, Classes const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -36460,9 +36460,9 @@ SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K.
 #if defined(__clang__)
   return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
 #else
-  using I = signed_of_size<typename P::value_type>;
-  typedef I indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(2 * K + Offset)...}));
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(2 * K + Offset)...}));
 #endif
 }
 
@@ -36914,10 +36914,10 @@ auto adaptive_avg_pool2d(E const& x, extent2d size) {
     requires(expression<E> && !detail::CONCEPT<E>)                                                                         \
   void NAME(E const&, auto const&...) = delete;
 // What PyTorch's users would write: the stride, and what follows it, by place.
-template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
-void max_pool2d(X const&, extent2d, I, Options...) = delete;
-template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
-void avg_pool2d(X const&, extent2d, I, Options...) = delete;
+template <any_formula X, std::integral Ix, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<Ix>>
+void max_pool2d(X const&, extent2d, Ix, Options...) = delete;
+template <any_formula X, std::integral Ix, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<Ix>>
+void avg_pool2d(X const&, extent2d, Ix, Options...) = delete;
 SITU_POOLING_REJECTION(max_pool2d, has_largest)
 SITU_POOLING_REJECTION(avg_pool2d, has_mean)
 SITU_POOLING_REJECTION(adaptive_avg_pool2d, has_mean)
@@ -39117,7 +39117,7 @@ struct NetworkKernel {
   static constexpr int lanes = network_lanes_bytes / static_cast<int>(sizeof(Key));
   SortProblem<T> problem;
   char* scratch;
-  int64_t slots;  ///< each sorts its share of the groups in its own scratch memory
+  int64_t slot_count;  ///< each sorts its share of the groups in its own scratch memory
 
   /// Of one slot: the keys, and the elements of one row.
   static int64_t slot_bytes(int64_t n) { return (n * (network_lanes_bytes + static_cast<int64_t>(sizeof(T))) + 63) / 64 * 64; }
@@ -39144,7 +39144,7 @@ struct NetworkKernel {
       char* const memory = scratch + slot * slot_bytes(problem.n);
       Key* const keys = reinterpret_cast<Key*>(memory);
       T* const held = reinterpret_cast<T*>(memory + problem.n * network_lanes_bytes);
-      for (int64_t g = groups() * slot / slots; g < groups() * (slot + 1) / slots; ++g) {
+      for (int64_t g = groups() * slot / slot_count; g < groups() * (slot + 1) / slot_count; ++g) {
         Group const at = group(g);
         bool const shared = load(at, keys);
         dispatch<SortColumns<Key>>(keys, problem.n);
@@ -39280,19 +39280,19 @@ void insertion_sort(SortedRow<T> const& row, int64_t n, sort_key_t<T> flip) {
   }
 }
 
-/// Rows of a problem on one thread each: slot k of `slots` sorts its share of them in its own scratch memory.
+/// Rows of a problem on one thread each: slot k of `slot_count` sorts its share of them in its own scratch memory.
 template <class T>
 struct RowsKernel {
   SortProblem<T> problem;
   char* scratch;
-  int64_t slots;
+  int64_t slot_count;
   int64_t slot_bytes;
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t slot = first; slot < last; ++slot) {
       int64_t const rows = problem.rows;
-      int64_t const begin = rows / slots * slot + (slot < rows % slots ? slot : rows % slots);
-      int64_t const end = begin + rows / slots + (slot < rows % slots ? 1 : 0);
+      int64_t const begin = rows / slot_count * slot + (slot < rows % slot_count ? slot : rows % slot_count);
+      int64_t const end = begin + rows / slot_count + (slot < rows % slot_count ? 1 : 0);
       for (int64_t r = begin; r < end; ++r) sort(r, scratch + slot * slot_bytes);
     }
   }
@@ -39335,10 +39335,10 @@ bool launch_network(SortProblem<T> const& problem) {
   using Kernel = cpu::NetworkKernel<T, Indexed>;
   if (problem.columns == 1 && problem.rows < Kernel::lanes / 2) return false;
   Kernel kernel{problem, nullptr, 0};
-  kernel.slots = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
-  Temporary<D> const scratch(static_cast<std::size_t>(kernel.slots * Kernel::slot_bytes(problem.n)));
+  kernel.slot_count = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
+  Temporary<D> const scratch(static_cast<std::size_t>(kernel.slot_count * Kernel::slot_bytes(problem.n)));
   kernel.scratch = static_cast<char*>(scratch.get());
-  device_traits<D>::launch(kernel, kernel.slots, 1);
+  device_traits<D>::launch(kernel, kernel.slot_count, 1);
   return true;
 }
 
@@ -39350,10 +39350,10 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
     if (problem.indices && launch_network<true, D>(problem)) return;
   }
   if (!problem.indices && launch_network<false, D>(problem)) return;
-  int64_t const n = problem.n, parts = cpu::sort_parts(n, n), slots = cpu::sort_parts(problem.rows * n, problem.rows);
+  int64_t const n = problem.n, parts = cpu::sort_parts(n, n), slot_count = cpu::sort_parts(problem.rows * n, problem.rows);
   bool const indexed = problem.indices != nullptr;
   std::size_t const bytes = n <= cpu::insertion_limit ? 0 : (cpu::radix_scratch<T>(n, indexed) + 63) / 64 * 64;
-  if (parts > slots) {
+  if (parts > slot_count) {
     Temporary<D> const scratch(bytes), state(static_cast<std::size_t>(parts) * sizeof(typename cpu::SortRowKernel<T>::State));
     for (int64_t r = 0; r < problem.rows; ++r) {
       int64_t const at = r * n;
@@ -39362,9 +39362,9 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
     }
     return;
   }
-  Temporary<D> const scratch(bytes * static_cast<std::size_t>(slots));
-  cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slots, static_cast<int64_t>(bytes)};
-  device_traits<D>::launch(kernel, slots, 1);
+  Temporary<D> const scratch(bytes * static_cast<std::size_t>(slot_count));
+  cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slot_count, static_cast<int64_t>(bytes)};
+  device_traits<D>::launch(kernel, slot_count, 1);
 }
 
 }  // namespace detail
@@ -39490,7 +39490,7 @@ struct TopkKernel {
   Record* scratch;     ///< 2 * capacity for each slot
   int64_t* counts;     ///< of a row in parts: how many candidates each has
   int64_t capacity;
-  int64_t slots;       ///< of rows, or the parts of each row
+  int64_t slot_count;  ///< of rows, or the parts of each row
   bool parts, join;
 
   K flip() const { return problem.largest ? static_cast<K>(~K(0)) : K(0); }
@@ -39499,14 +39499,14 @@ struct TopkKernel {
     if (join) return join_rows(first, last);
     for (int64_t slot = first; slot < last; ++slot) {
       if (parts) {
-        int64_t const row = slot / slots, part = slot % slots, n = problem.n;
+        int64_t const row = slot / slot_count, part = slot % slot_count, n = problem.n;
         Candidates<T> best{scratch + slot * capacity, problem.k, capacity};
-        best.take(problem.source + row * n, n / slots * part, part + 1 == slots ? n : n / slots * (part + 1), flip());
+        best.take(problem.source + row * n, n / slot_count * part, part + 1 == slot_count ? n : n / slot_count * (part + 1), flip());
         best.select();
         counts[slot] = best.count;
       } else {
         Record* const room = scratch + slot * 2 * capacity;
-        for (int64_t row = problem.rows * slot / slots; row < problem.rows * (slot + 1) / slots; ++row) {
+        for (int64_t row = problem.rows * slot / slot_count; row < problem.rows * (slot + 1) / slot_count; ++row) {
           Candidates<T> best{room, problem.k, capacity};
           best.take(problem.source + row * problem.n, 0, problem.n, flip());
           best.select();
@@ -39519,10 +39519,10 @@ struct TopkKernel {
   /// The parts follow each other in the order of their indices, so joining them keeps equal elements in order.
   void join_rows(int64_t first, int64_t last) const {
     for (int64_t row = first; row < last; ++row) {
-      Record* const room = scratch + row * slots * capacity;
+      Record* const room = scratch + row * slot_count * capacity;
       int64_t count = 0;
-      for (int64_t part = 0; part < slots; ++part) {
-        for (int64_t i = 0; i < counts[row * slots + part]; ++i) room[count++] = room[part * capacity + i];
+      for (int64_t part = 0; part < slot_count; ++part) {
+        for (int64_t i = 0; i < counts[row * slot_count + part]; ++i) room[count++] = room[part * capacity + i];
       }
       Candidates<T> best{room, problem.k, capacity, count};
       best.select();
@@ -39549,14 +39549,14 @@ template <class D, class T>
 void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
   using Kernel = cpu::TopkKernel<T>;
   int64_t const capacity = cpu::Candidates<T>::capacity_for(problem.k);
-  int64_t const slots = cpu::sort_parts(problem.rows * problem.n, problem.rows);
+  int64_t const slot_count = cpu::sort_parts(problem.rows * problem.n, problem.rows);
   int64_t const parts = cpu::sort_parts(problem.n, problem.n / (256 * problem.k + 1) + 1);
-  bool const in_parts = parts > slots && parts > 1;
-  int64_t const rooms = in_parts ? parts : 2 * slots;
+  bool const in_parts = parts > slot_count && parts > 1;
+  int64_t const rooms = in_parts ? parts : 2 * slot_count;
   Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
   Temporary<D> const counts(static_cast<std::size_t>(in_parts ? parts : 0) * sizeof(int64_t));
-  Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slots, in_parts, false};
-  if (!in_parts) return device_traits<D>::launch(kernel, slots, 1);
+  Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slot_count, in_parts, false};
+  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 1);
   for (int64_t row = 0; row < problem.rows; ++row) {  // fewer than there are threads
     kernel.problem.source = problem.source + row * problem.n;
     kernel.problem.values = problem.values + row * problem.k;
@@ -41848,17 +41848,17 @@ struct Reverse {
   }
 
  private:
-  /// To operand I of a node, and those behind it.
-  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
+  /// To operand Ix of a node, and those behind it.
+  template <bool Guarded, int Ix, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
   SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Kids const& kids,
                                                 Partials const& partials, Seed const& seed, Sink& sink) {
     if constexpr (has_slot<E> && floating<typename E::value_type>) {
       using R = typename Apply<Op, Ts...>::value_type;
-      using Wanted = typename Apply<Op, Ts...>::types::template operand<I>;
-      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<I>(partials)));
+      using Wanted = typename Apply<Op, Ts...>::types::template operand<Ix>;
+      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<Ix>(partials)));
       down<Guarded || functions::chooses<Op>>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
     }
-    if constexpr (sizeof...(Es) > 0) send<Guarded, I + 1>(node, operands.tail, kids.tail, partials, seed, sink);
+    if constexpr (sizeof...(Es) > 0) send<Guarded, Ix + 1>(node, operands.tail, kids.tail, partials, seed, sink);
   }
 
   template <bool Guarded, bool Chooses, class X>
@@ -42593,12 +42593,12 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::WholePointer(*state(), this)}; }
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const& = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const& = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) & = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const& = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const& = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) & = delete;
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   Variable operator()(Is... indices) const& {
@@ -42788,10 +42788,10 @@ class VariablePart : public Variable<T, D> {
     detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)[index];
   }
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const = delete;
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const& {
@@ -43330,12 +43330,12 @@ struct ViewRule {
   int count;
   Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
   History (*back_recorded)(History const&, Shape const& whole, Shape const& parameters);
-  template <class I>
-  void operator()(Tensor<T, D> const& g, I const& into) const {
+  template <class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
     if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
   }
-  template <class I>
-  void operator()(History const& g, I const& into) const {
+  template <class Ix>
+  void operator()(History const& g, Ix const& into) const {
     if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
   }
 };
@@ -43681,8 +43681,8 @@ SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& fl
   return Variable<T, D>::from_state(state);
 }
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
-template <class T, class D, class G, class I>
-auto own_result(Saved<T, D> const& value, G const&, I const& into) {
+template <class T, class D, class G, class Ix>
+auto own_result(Saved<T, D> const& value, G const&, Ix const& into) {
   if constexpr (!has_history<G>) return value.tensor();
   else return own_variable(value, into.flow());
 }
@@ -43845,8 +43845,8 @@ struct LaneTable {
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slots) {
-    nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slot_nodes) {
+    nodes[0].self = slot_nodes[J] = self, nodes[0].is_read = is_read;
   }
 };
 template <class D, class Op, class... Es>
@@ -43855,11 +43855,11 @@ struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
   /// `self` is the number of the first node.
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slot_nodes) {
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slot_nodes), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
@@ -43885,8 +43885,8 @@ template <class D, class E, int Slots>
 struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
-  int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slots); }
+  int slot_nodes[Slots] = {};
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slot_nodes); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -44007,8 +44007,8 @@ struct RunningNode {
   Flow& running;
   Flow& flow() const { return running; }
 };
-template <class Seed, class C, class D, class G, class I>
-Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I const& into) {
+template <class Seed, class C, class D, class G, class Ix>
+Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, Ix const& into) {
   Lane<C, D> y(C(0));
   if constexpr (requires { seed.result(); }) y = lane_of<C>(own_result(seed.result(), g, into));
   return seed.twice(lane_of<C>(g), x, y);
@@ -44031,7 +44031,7 @@ inline constexpr void (*lane_sends[])(AnyLane<D>& gradient, Shape const& whole, 
 template <class D, class C, class G>
 struct LaneFormula {
   LaneNode<D> const* nodes;
-  int const* slots;
+  int const* slot_nodes;
   int count, slot_count;
   void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
   Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
@@ -44044,7 +44044,7 @@ SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<
 template <bool Read, class D, class Tree, class Seed, class G, class... Vs>
 inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_formula{
     lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.nodes,
-    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slots,
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slot_nodes,
     LaneTable<D, Tree>::count,
     static_cast<int>(sizeof...(Vs)),
     &set_leaves<D, Tree, Vs...>,
@@ -44068,7 +44068,7 @@ SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* 
   run_up(formula.nodes, formula.count, values.lanes);
   seeds.lanes[root].template of<C>() = formula.seed(seed, g, values.lanes[root].template of<C>(), flow);
   run_down(formula.nodes, formula.count, values.lanes, seeds.lanes);
-  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slots[j]], whole, flow, inputs[j]);
+  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slot_nodes[j]], whole, flow, inputs[j]);
 }
 
 }  // namespace detail
@@ -44223,8 +44223,8 @@ template <class C, class D>
 struct SelectRule {
   using twice = void;
   LaneMask<D> mask;
-  template <class G, class I, class J>
-  SITU_SELDOM void operator()(G const& g, I const& into_a, J const& into_b) const {
+  template <class G, class Ix, class J>
+  SITU_SELDOM void operator()(G const& g, Ix const& into_a, J const& into_b) const {
     Lane<C, D> const seed = lane_of<C>(g), zero(C(0));
     if (into_a.needed()) add_lane<G>(select(mask, seed, zero), g.shape(), into_a);
     if (into_b.needed()) add_lane<G>(select(mask, zero, seed), g.shape(), into_b);
@@ -44447,7 +44447,7 @@ template <class F, class S, class... Ts, int Inputs>
 struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
   using formula_type = F;
   using seed_type = S;
-  using slots = Fields<Ts...>;
+  using slot_types = Fields<Ts...>;
   using trees = BackwardTrees<F, S>;
   static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
 };
@@ -45088,17 +45088,17 @@ struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static
 #pragma unroll
     for (int k = 0; k < N; ++k) own.sums[k] = from_word<T>(own.before.bits(k)) + own.sums[k];
   }
-  /// Adds what slot J has to slot I, or to a later one, where that owns its memory.
-  template <int J, int I>
+  /// Adds what slot J has to slot Ix, or to a later one, where that owns its memory.
+  template <int J, int Ix>
   SITU_DEVICE __forceinline__ void join() {
-    if constexpr (I < J) {
-      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<I, Ts...>::type>) {
-        if (plan.owner[J] == I) {
+    if constexpr (Ix < J) {
+      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<Ix, Ts...>::type>) {
+        if (plan.owner[J] == Ix) {
 #pragma unroll
-          for (int k = 0; k < N; ++k) slot<I>().sums[k] += slot<J>().sums[k];
+          for (int k = 0; k < N; ++k) slot<Ix>().sums[k] += slot<J>().sums[k];
         }
       }
-      join<J, I + 1>();
+      join<J, Ix + 1>();
     }
   }
   template <int J, class P>
@@ -45123,7 +45123,7 @@ struct BackwardTraits {
     int result = widest_input<formula> > widest_input<seed> ? widest_input<formula> : widest_input<seed>;
     for (int size : {static_cast<int>(sizeof(Ts))...}) result = size > result ? size : result;
     return result;
-  }(std::type_identity<typename P::slots>{});
+  }(std::type_identity<typename P::slot_types>{});
   static constexpr int lanes = 16 / widest_operand;
   using list = decltype(inputs_of(std::type_identity<formula>{}) + inputs_of(std::type_identity<seed>{}));
 
@@ -45131,15 +45131,15 @@ struct BackwardTraits {
     ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
     for (int k = 0; k < inputs; ++k) sizes.of[outputs + k] = input_size(std::type_identity<formula>{}, k) + input_size(std::type_identity<seed>{}, k);
     return sizes;
-  }(std::type_identity<typename P::slots>{});
+  }(std::type_identity<typename P::slot_types>{});
 
   /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
   template <int N, class Place>
-  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slot_plan, Place const& place, int64_t index) {
     using Held = Registers<list, N>;
     Held held;
     held.fill(place);
-    SlotSink<typename P::slots, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slots);
+    SlotSink<typename P::slot_types, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slot_plan);
     to.load(place);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -45157,11 +45157,11 @@ struct BackwardTraits {
 template <int Outputs, int Inputs>
 struct ContiguousGradients : ContiguousOperands<Outputs + Inputs> {
   uint64_t repeated;  ///< bit o: operand o is one element
-  SlotPlan<Outputs> slots;
+  SlotPlan<Outputs> slot_plan;
 };
 template <int Outputs, int Inputs>
 struct StridedGradients : StridedOperands<Outputs + Inputs> {
-  SlotPlan<Outputs> slots;
+  SlotPlan<Outputs> slot_plan;
 };
 
 /// The elements of each operand from that place of a chunk on.
@@ -45198,11 +45198,11 @@ __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(cons
   ContiguousChunk const chunk(operands, N, 1);
   int const at = static_cast<int>(threadIdx.x) * N;
   if (operands.vectors && at + N <= chunk.left) {
-    Traits::template run<N>(arguments.tree, operands.slots, Place{operands, chunk.first, at}, chunk.first + at);
+    Traits::template run<N>(arguments.tree, operands.slot_plan, Place{operands, chunk.first, at}, chunk.first + at);
   }
 #pragma unroll 1
   for (int k = chunk.first_single(operands, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
-    Traits::template run<1>(arguments.tree, operands.slots, Place{operands, chunk.first, k}, chunk.first + k);
+    Traits::template run<1>(arguments.tree, operands.slot_plan, Place{operands, chunk.first, k}, chunk.first + k);
   }
 }
 
@@ -45228,10 +45228,10 @@ __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const _
   int64_t index, offsets[P::operands];
   int count = locate<N>(operands, index, offsets);
   StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.tree, operands.slots, place, index);
+  if (count == N) return Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
 #pragma unroll 1
   for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.tree, operands.slots, place, index);
+    Traits::template run<1>(arguments.tree, operands.slot_plan, place, index);
     step_strided(operands, offsets);
   }
 }
@@ -45249,9 +45249,9 @@ SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*str
 }
 
 /// Finds the slots that have the same memory; takes the later ones out of `stored` and `accumulated`.
-SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slots, uint64_t& stored, uint64_t& accumulated) {
+SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slot_count, uint64_t& stored, uint64_t& accumulated) {
   uint64_t const needed = stored;
-  for (int j = 0; j < slots; ++j) {
+  for (int j = 0; j < slot_count; ++j) {
     int owner = needed >> j & 1u ? 0 : j;
     while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
     owners[j] = static_cast<unsigned char>(owner);
@@ -45279,7 +45279,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
   if (is_flat(where.contiguous, where.rank, where.strides, operands, repeated)) {
     FormulaBytes<ContiguousGradients<Outputs, Inputs>> arguments(kernels);
     auto& to = arguments.operands;
-    plan_slots(places, to.slots);
+    plan_slots(places, to.slot_plan);
     to.repeated = repeated;
     __builtin_memcpy(to.data, where.data, sizeof to.data);
     int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, operands, repeated, size, kernels.lanes, kernels.rounds);
@@ -45296,7 +45296,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
         FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
-        plan_slots(c.places, arguments.operands.slots);
+        plan_slots(c.places, arguments.operands.slot_plan);
         dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
         launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
       },
@@ -45398,7 +45398,7 @@ struct SlotTargets {
   alignas(SlotTarget) unsigned char memory[Most * sizeof(SlotTarget)];
   SlotTarget* const first = reinterpret_cast<SlotTarget*>(memory);
   int const count;
-  explicit SlotTargets(int slots) : count(slots) {
+  explicit SlotTargets(int slot_count) : count(slot_count) {
     for (int j = 0; j < count; ++j) ::new (static_cast<void*>(memory + static_cast<std::size_t>(j) * sizeof(SlotTarget))) SlotTarget();
   }
   SlotTargets(SlotTargets const&) = delete;
@@ -45425,7 +45425,7 @@ struct FormulaParts {
   uint32_t* versions;         ///< of these, as they were
   void* payload;              ///< the marked tree, the seed, and the formula where the seed reads it
   SlotFunctions const* const* functions;
-  int slots, kept_count;
+  int slot_count, kept_count;
 };
 
 /// One backward pass of a formula: where its gradients go. Nothing of it depends on the formula.
@@ -45450,19 +45450,19 @@ struct FormulaPass {
     }
     int64_t sums = 0;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-      for (int j = 0; j < formula.slots; ++j) {
+      for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
         if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
       }
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
-    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slots, whole.shape);
-    for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
+    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);
+    for (int j = 0; j < formula.slot_count; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
   }
   /// Sends what could not be written where it belongs.
   SITU_NOINLINE void finish() {
-    for (int j = formula.slots - 1; j >= 0; --j) {
+    for (int j = formula.slot_count - 1; j >= 0; --j) {
       if (!targets[j].apart.body()) continue;
       if (targets[j].sums) formula.functions[j]->add_sums(flow, formula.edges[j], targets[j].apart);
       else formula.functions[j]->add(flow, formula.edges[j], targets[j].apart);
@@ -45499,9 +45499,9 @@ struct BackwardOperands {
   template <class D>
   bool bind(FormulaPass<D> const& pass) {
     void* any = nullptr;
-    int const slots = pass.formula.slots;
+    int const slot_count = pass.formula.slot_count;
     layouts[0] = &pass.whole;
-    for (int j = 0; j < slots; ++j) {
+    for (int j = 0; j < slot_count; ++j) {
       SlotTarget const& target = pass.targets[j];
       if (!target.memory) continue;
       any = target.memory;
@@ -45510,14 +45510,14 @@ struct BackwardOperands {
       if (target.sums) summed |= uint64_t{1} << j;
     }
     if (!any || pass.whole.size() == 0) return false;
-    for (int j = 0; j < slots; ++j) {
+    for (int j = 0; j < slot_count; ++j) {
       SlotTarget const& target = pass.targets[j];
       data[j] = target.memory ? target.memory : any;
       layouts[j + 1] = target.sums ? &target.sum_layout : &pass.whole;
     }
     for (int k = 0; k < pass.count; ++k) {
-      data[slots + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
-      layouts[slots + k + 1] = &layout_of(pass.bodies[k]);
+      data[slot_count + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
+      layouts[slot_count + k + 1] = &layout_of(pass.bodies[k]);
     }
     return true;
   }
@@ -45526,7 +45526,7 @@ struct BackwardOperands {
 /// Runs a formula's backward kernel on the CPU.
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
-  SlotTargets<Most> targets(parts.slots);
+  SlotTargets<Most> targets(parts.slot_count);
   FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
   cpu::BoundBackward<Most, TreeBytes> bound;
   Layout const* layouts[Most + 1];
@@ -45582,7 +45582,7 @@ struct FormulaCode {
   void (*send_recorded)(FormulaState<T, D>& node, Flow& flow);  ///< under create_graph; null where there is no second derivative
   void (*destroy)(void* payload) noexcept;                        ///< null where there is nothing to be done
   SlotFunctions const* const* functions;
-  int slots, kept, payload_bytes;
+  int slot_count, kept, payload_bytes;
 };
 
 /// The node of an operation on a formula: its result, and what its backward needs, types forgotten.
@@ -45592,16 +45592,16 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
   /// The payload is still to be made.
   static FormulaState* make(char const* name, Tensor<T, D>&& value, Shape const& whole, FormulaCode<T, D> const& code) {
-    auto const slots = static_cast<std::size_t>(code.slots), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
+    auto const slot_count = static_cast<std::size_t>(code.slot_count), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
     std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
-    char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
+    char* const block = static_cast<char*>(take_block(own + payload + slot_count * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
     auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
     state->name = name, state->payload = block + own;
     state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
-    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
+    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slot_count);
     state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
-    state->input_count = code.slots;
-    for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
+    state->input_count = code.slot_count;
+    for (int k = 0; k < code.slot_count; ++k) state->edges[k] = nullptr;
     for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
     state->requires_grad = true, state->saves_nothing = code.kept == 0 && !code.destroy;
     return state;
@@ -45612,7 +45612,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
   /// To the Variables of the formula, and to the tensors that derivatives read.
   SITU_NOINLINE void connect(Node* const* variables, Handle const* const* tensors) {
-    for (int k = 0; k < slots; ++k) {
+    for (int k = 0; k < slot_count; ++k) {
       Node* const from = variables[k];
       if (SITU_UNLIKELY(from->is_view)) functions[k]->check(from);
       if (from->requires_grad) connect_input(*this, k, from);
@@ -45639,7 +45639,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
  private:
   FormulaState(Tensor<T, D>&& result, Shape const& formula, FormulaCode<T, D> const& c)
-      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
+      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slot_count, c.kept}, code(&c) {}
   SITU_NOINLINE void end_parts() noexcept {
     if (code->destroy) code->destroy(payload);
     for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
@@ -45678,7 +45678,7 @@ struct FormulaRule;
 template <class T, class D, bool Read, class Where, class Payload, class... Vs>
 struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
   using Tree = typename Payload::Tree;
-  static constexpr int slots = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
+  static constexpr int slot_count = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
   static_assert(alignof(Payload) <= 16);
 
   static void send(FormulaState<T, D>& node, Flow& flow) {
@@ -45694,15 +45694,15 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     using Types = Fields<value_of<Vs>...>;
     BackwardTrees<Tree, S> const trees{payload.tree, seed};
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
-      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
+      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slot_count + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
+      propagate_elsewhere<Where, slot_count, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
     }
   }
   template <class F, class S, class Types, int Inputs>
-  static void launch_trees(void const* trees, BackwardPlaces<slots, Inputs> const& places) {
+  static void launch_trees(void const* trees, BackwardPlaces<slot_count, Inputs> const& places) {
     launch_backward<Where, BackwardProgram<F, S, Types, Inputs>>(typename device_traits<Where>::kernels{}, *static_cast<BackwardTrees<F, S> const*>(trees), places);
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
@@ -45721,7 +45721,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     if constexpr (std::is_trivially_destructible_v<Payload>) return static_cast<void (*)(void*) noexcept>(nullptr);
     else return &destroy;
   }
-  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slots, kept, static_cast<int>(sizeof(Payload))};
+  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slot_count, kept, static_cast<int>(sizeof(Payload))};
 };
 
 /// The rule of an operation on a Variable alone, whose gradient is a tensor.
@@ -45735,8 +45735,8 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}
-  template <class G, class I>
-  void operator()(G const& g, I const& into) const {
+  template <class G, class Ix>
+  void operator()(G const& g, Ix const& into) const {
     if (!into.needed()) return;
     if constexpr (has_history<G>) {
       using C = compute_t<T>;
@@ -46800,18 +46800,18 @@ template <class T, class D, std::size_t M, class U, std::size_t N, class... Opti
 auto grad(Variable<T, D> const (&outputs)[M], Variable<U, D> const (&inputs)[N], Options const&... options) {
   return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
 }
-template <class T, class D, std::size_t M, class I, class... Options>
-  requires(!std::is_array_v<I>)
-auto grad(Variable<T, D> const (&outputs)[M], I const& inputs, Options const&... options) {
+template <class T, class D, std::size_t M, class Ix, class... Options>
+  requires(!std::is_array_v<Ix>)
+auto grad(Variable<T, D> const (&outputs)[M], Ix const& inputs, Options const&... options) {
   return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
 }
 template <class T, class D, class U, std::size_t N, class... Options>
 auto grad(std::vector<Variable<T, D>> const& outputs, Variable<U, D> const (&inputs)[N], Options const&... options) {
   return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
 }
-template <class T, class D, class I, class... Options>
-  requires(!std::is_array_v<I>)
-auto grad(std::vector<Variable<T, D>> const& outputs, I const& inputs, Options const&... options) {
+template <class T, class D, class Ix, class... Options>
+  requires(!std::is_array_v<Ix>)
+auto grad(std::vector<Variable<T, D>> const& outputs, Ix const& inputs, Options const&... options) {
   return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
 }
 
@@ -47651,9 +47651,9 @@ struct IntoNothing {
 };
 
 /// Sends what a backward returned for one argument.
-template <class G, class I>
-void send_gradient(char const* name, std::size_t k, G const& gradient, I const& into) {
-  if constexpr (!std::is_same_v<G, autograd::none_t> && !std::is_same_v<I, IntoNothing>) {
+template <class G, class Ix>
+void send_gradient(char const* name, std::size_t k, G const& gradient, Ix const& into) {
+  if constexpr (!std::is_same_v<G, autograd::none_t> && !std::is_same_v<Ix, IntoNothing>) {
     static_assert(any_formula<G>, "situ::autograd::apply: backward returns tensors, expressions, or autograd::none");
     if (!into.needed()) return;
     Shape const& shape = into.shape();
@@ -47663,8 +47663,8 @@ void send_gradient(char const* name, std::size_t k, G const& gradient, I const& 
       fits = shape[a] == found || shape[a] == 1;
     }
     if (!fits) fail<GradientError>(name, ": backward gave a gradient of shape ", gradient.shape(), " for tensor argument ", k, " of shape ", shape, "; it must have that shape");
-    if constexpr (std::is_same_v<value_of<G>, value_of<I>>) into.add(gradient);
-    else into.add(cast<value_of<I>>(gradient));
+    if constexpr (std::is_same_v<value_of<G>, value_of<Ix>>) into.add(gradient);
+    else into.add(cast<value_of<Ix>>(gradient));
   }
 }
 /// What a backward returned for the tensors among the arguments As. It may have returned autograd::none for the others too, as in PyTorch.
@@ -48126,8 +48126,8 @@ struct JoinRule {
   bool stacked;
   std::vector<int64_t> ends;
 
-  template <class G, class I>
-  void send(G const& g, std::size_t k, I const& into) const {
+  template <class G, class Ix>
+  void send(G const& g, std::size_t k, Ix const& into) const {
     if (!into.needed()) return;
     if (stacked) into.add(g.select(axis, static_cast<int64_t>(k)));
     else if (int64_t const first = k > 0 ? ends[k - 1] : 0; into.shape().rank() == g.rank()) into.add(g.slice(axis, first, ends[k]));
@@ -49548,11 +49548,11 @@ namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
 /// out[b, i, :] = Σ g[b, j, :] over the j with index[j] = i, in the order of j. A thread has some i, and looks for them.
-template <class T, class I>
+template <class T, class Ix>
 struct AddSlices {
   T* out;
   T const* from;
-  I const* index;
+  Ix const* index;
   int64_t before, extent, count, after;
 
   template <class Isa>
@@ -49583,17 +49583,17 @@ struct AddSlices {
 namespace detail {
 
 /// The gradient of index_select along `axis` of a tensor of this shape. Indices have been checked.
-template <class T, class D, class I>
-Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, Tensor<I, D> const& index) {
+template <class T, class D, class Ix>
+Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, Tensor<Ix, D> const& index) {
   auto result = Tensor<T, D>::uninitialized(shape, "index_select");
   if (result.size() == 0) return result;
   Tensor<T, D> const from = g.contiguous();
-  Tensor<I, D> const indices = index.contiguous();
+  Tensor<Ix, D> const indices = index.contiguous();
   int64_t before = 1, after = 1;
   for (int k = 0; k < axis; ++k) before *= shape[k];
   for (int k = axis + 1; k < shape.rank(); ++k) after *= shape[k];
   int64_t const extent = shape[axis], most = (extent + 63) / 64, least = (int64_t{1} << 15) / (before * after) + 1;
-  cpu::AddSlices<T, I> const kernel{result.data(), from.data(), indices.data(), before, extent, indices.size(), after};
+  cpu::AddSlices<T, Ix> const kernel{result.data(), from.data(), indices.data(), before, extent, indices.size(), after};
   device_traits<D>::launch(kernel, extent, most > least ? most : least);
   return result;
 }
@@ -49604,17 +49604,17 @@ Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, T
 namespace situ::inline SITU_ABI {
 
 // Defined below, and used by the gradients of gradients.
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index);
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src);
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src);
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index);
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src);
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src);
 
 namespace detail {
 
@@ -49632,19 +49632,19 @@ auto zeros_seen_as(G const&, Shape const& shape) {
 }
 
 /// g added at the places of `index` along an axis, to zeros.
-template <class G, class I>
-auto added_at(G const& g, Shape const& shape, int64_t axis, I const& index) {
+template <class G, class Ix>
+auto added_at(G const& g, Shape const& shape, int64_t axis, Ix const& index) {
   return scatter_add(zeros_seen_as(g, shape), axis, index, g);
 }
-template <class G, class I>
-auto slices_scattered(G const& g, Shape const& shape, int axis, I const& index) {
+template <class G, class Ix>
+auto slices_scattered(G const& g, Shape const& shape, int axis, Ix const& index) {
   Shape slices = Shape::filled(shape.rank(), 1);
   slices[axis] = index.size();
   return added_at(g, shape, axis, std::as_const(index).reshape(slices).expand(g.shape()));
 }
 /// The opposite of index_select: slices of g added to those of zeros.
-template <class G, class I>
-auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
+template <class G, class Ix>
+auto slices_added_at(G const& g, Shape const& shape, int axis, Ix const& index) {
   using T = value_of<G>;
   if constexpr (!is_recorded<G> && std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<device_of<G>>::kernels, cpu_kernels>) {
     return added_slices(g, shape, axis, index);
@@ -49654,8 +49654,8 @@ auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
 }
 
 /// Adds what was gathered to a source that has an element for each index, or more.
-template <class G, class I>
-void add_gathered(G const& gathered, I const& into) {
+template <class G, class Ix>
+void add_gathered(G const& gathered, Ix const& into) {
   if (into.shape() == gathered.shape()) return into.add(gathered);
   if (into.shape().rank() == 0) return into.add(gathered.reshape({}));
   if (gathered.rank() == 0) return add_gathered(gathered.reshape({1}), into);
@@ -49669,37 +49669,37 @@ void add_gathered(G const& gathered, I const& into) {
 }  // namespace detail
 
 /// Elements of x picked along one axis. Gradient: scatter_add(zeros, axis, index, g).
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   return detail::record_on<false>("Gather", gather(detail::values_of(x), axis, saved.tensor()), x,
                                   detail::linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return detail::added_at(g, shape, axis, saved.tensor()); }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void gather(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void gather(X const&, int64_t, Ix const&) = delete;
 
 /// Elements of x by their number in row-major order. Gradient: each is added to its element's.
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto take(X const& x, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto take(X const& x, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   return detail::record_on<false>("Take", take(detail::values_of(x), saved.tensor()), x, detail::linear([shape = Shape(x.shape()), saved](auto const& g) {
                                     return detail::added_at(g.reshape({-1}), detail::product(shape), 0, saved.tensor().reshape({-1})).reshape(shape);
                                   }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void take(X const&, I const&) = delete;
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void take(X const&, I const&, int64_t) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void take(X const&, Ix const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void take(X const&, Ix const&, int64_t) = delete;
 
 /// Whole slices of x along one axis. Gradient: for each j, g.select(axis, j) is added to slice index(j).
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto index_select(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto index_select(X const& x, int64_t axis, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   int const k = detail::line_axis(axis, x.shape(), "index_select");
   return detail::record_on<false>("IndexSelect", index_select(detail::values_of(x), axis, saved.tensor()), x,
@@ -49708,9 +49708,9 @@ auto index_select(X const& x, int64_t axis, I const& index) {
                                     return shape.rank() == 0 ? G(g) : G(detail::slices_added_at(g, shape, k, saved.tensor()));  // a number's only slice
                                   }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void index_select(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void index_select(X const&, int64_t, Ix const&) = delete;
 
 /// Index j of an axis `counts[j]` times in a row. Gradient: the sum over the repetitions.
 template <class X>
@@ -49728,10 +49728,10 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
 
 /// A copy of x with elements replaced by those of src, or by a number. Gradient of x: g with 0 at those places; of src: gather(g, axis, index),
 /// also for what a later element for the same place has replaced, as in PyTorch.
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   auto const saved = detail::saved_constant(index);
   auto const to_x = [axis, saved](auto const& g, auto const& into) {
@@ -49751,18 +49751,18 @@ auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
                           base, from);
   }
 }
-template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
-  requires detail::strange_recorded_operands<X, I, S>
-void scatter(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void scatter(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::recorded_apart_t<X, Ix, S>>
+  requires detail::strange_recorded_operands<X, Ix, S>
+void scatter(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void scatter(X const&, int64_t, Ix const&, S) = delete;
 
 /// As scatter, but elements are added to those of x. Gradient of x: g; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   auto const saved = detail::saved_constant(index);
   if constexpr (!any_formula<S>) {
@@ -49778,12 +49778,12 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
                           base, from);
   }
 }
-template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
-  requires detail::strange_recorded_operands<X, I, S>
-void scatter_add(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void scatter_add(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::recorded_apart_t<X, Ix, S>>
+  requires detail::strange_recorded_operands<X, Ix, S>
+void scatter_add(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void scatter_add(X const&, int64_t, Ix const&, S) = delete;
 
 /// x with `value` where the mask is true. A formula. Gradient: g where the mask is false, 0 elsewhere.
 template <class X, class M, class V>
@@ -50556,9 +50556,9 @@ SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K..
 #if defined(__clang__)
   return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
 #else
-  using I = signed_of_size<typename P::value_type>;
-  typedef I indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
 #endif
 }
 
@@ -52535,8 +52535,8 @@ struct CumprodRule {
   Saved<T, D> x, y;
   int axis;
 
-  template <class G, class I>
-  void operator()(G const& g, I const& into) const {
+  template <class G, class Ix>
+  void operator()(G const& g, Ix const& into) const {
     if (!into.needed()) return;
     if constexpr (is_recorded<G>) {
       using C = compute_t<T>;
@@ -54443,9 +54443,9 @@ struct an_Embedding_is_given_a_Tensor_of_integers;
 namespace detail {
 
 /// Which rows of a table are looked up, and which of them is padding; -1 for none.
-template <class I, class D>
+template <class Ix, class D>
 struct Lookup {
-  SavedConstant<I, D> index;  ///< flat, contiguous
+  SavedConstant<Ix, D> index;  ///< flat, contiguous
   Shape shape;                ///< of the indices
   int64_t rows, width, padding;
 
@@ -54471,14 +54471,14 @@ struct Lookup {
   }
 };
 
-template <class I, class D, class T>
-Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g);
+template <class Ix, class D, class T>
+Variable<T, D> recorded_addition(Lookup<Ix, D> const& lookup, Variable<T, D> const& g);
 
 /// ∂L/∂table = the rows of g, added.
-template <class I, class D>
+template <class Ix, class D>
 struct LookupRule {
   using twice = void;
-  Lookup<I, D> lookup;
+  Lookup<Ix, D> lookup;
   template <class T, class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (into.needed()) into.add(lookup.added(g));
@@ -54489,22 +54489,22 @@ struct LookupRule {
   }
 };
 /// Of the addition: the rows of g, picked, and 0 for the padding.
-template <class I, class D>
+template <class Ix, class D>
 struct AdditionRule {
   using twice = void;
-  Lookup<I, D> lookup;
+  Lookup<Ix, D> lookup;
   template <class T, class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (into.needed()) into.add(lookup.picked(lookup.without_padding(g)));
   }
   template <class T, class Into>
   void operator()(Variable<T, D> const& g, Into const& into) const {
-    if (into.needed()) into.add(record("Embedding", lookup.picked(lookup.without_padding(g.value())), LookupRule<I, D>{lookup}, g));
+    if (into.needed()) into.add(record("Embedding", lookup.picked(lookup.without_padding(g.value())), LookupRule<Ix, D>{lookup}, g));
   }
 };
-template <class I, class D, class T>
-Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g) {
-  return record("EmbeddingBackward", lookup.added(g.value()), AdditionRule<I, D>{lookup}, g);
+template <class Ix, class D, class T>
+Variable<T, D> recorded_addition(Lookup<Ix, D> const& lookup, Variable<T, D> const& g) {
+  return record("EmbeddingBackward", lookup.added(g.value()), AdditionRule<Ix, D>{lookup}, g);
 }
 
 }  // namespace detail
@@ -54548,13 +54548,13 @@ struct Embedding {
   int64_t num_embeddings() const { return weight.shape()[0]; }
   int64_t embedding_dim() const { return weight.shape()[1]; }
 
-  template <class I>
-    requires detail::index_expression<I>
-  auto forward(I const& indices) const {
+  template <class Ix>
+    requires detail::index_expression<Ix>
+  auto forward(Ix const& indices) const {
     using D = detail::result_device_t<Device>;
     auto const flat = detail::packed_indices(indices).reshape({-1});
-    detail::Lookup<value_of<I>, D> const lookup{detail::SavedConstant<value_of<I>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
-    return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<I>, D>{lookup}, weight);
+    detail::Lookup<value_of<Ix>, D> const lookup{detail::SavedConstant<value_of<Ix>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
+    return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<Ix>, D>{lookup}, weight);
   }
 
   template <class X, class Error = error::an_Embedding_is_given_a_Tensor_of_integers<X>>
@@ -54619,12 +54619,12 @@ SITU_HOST_DEVICE inline double loss_divisor(reduction how, double weights, doubl
   return how == reduction::mean ? weights : how == reduction::batchmean ? batch : 1.0;
 }
 
-/// Rows of scores with a label each. Labels are read as I; those equal to `ignored` have no part in anything.
-template <class T, class I>
+/// Rows of scores with a label each. Labels are read as Ix; those equal to `ignored` have no part in anything.
+template <class T, class Ix>
 struct LabelProgram {
   using C = compute_t<T>;
   T const* x;        ///< [rows, classes]
-  I const* labels;   ///< [rows]
+  Ix const* labels;   ///< [rows]
   T const* weight;   ///< [classes], or null
   int64_t rows, classes;
   int64_t ignored;
@@ -54660,8 +54660,8 @@ struct LabelProgram {
 struct LabelFactors {
   double scale, hit;
 };
-template <class T, class I>
-SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, I> const& p, int64_t label, double all_weights) {
+template <class T, class Ix>
+SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, Ix> const& p, int64_t label, double all_weights) {
   double const hit = (1 - p.smoothing) * static_cast<double>(p.weight_of(label));
   return {hit + p.share() * all_weights, hit};
 }
@@ -55037,8 +55037,8 @@ struct LabelBackwardBody {
 };
 
 /// The labels of rows, -1 where they have no part; gives how many have one. With Tell, bad ones are written down.
-template <bool Tell, class T, class I>
-int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int64_t* labels) {
+template <bool Tell, class T, class Ix>
+int64_t find_labels(LabelProgram<T, Ix> const& p, int64_t row, int64_t count, int64_t* labels) {
   int64_t valid = 0, ignored = 0;
   for (int64_t k = 0; k < count; ++k) {
     int64_t const given = static_cast<int64_t>(p.labels[row + k]);
@@ -55053,10 +55053,10 @@ int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int
 }
 
 /// The losses of rows with labels: cross entropy, or with Logarithms the negative log-likelihood. Items are blocks of rows.
-template <bool Logarithms, class T, class I>
+template <bool Logarithms, class T, class Ix>
 struct LabelForward {
   using C = compute_t<T>;
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
@@ -55131,10 +55131,10 @@ struct LabelForward {
 };
 
 /// The gradient of the scores. Items are blocks of rows.
-template <bool Logarithms, class T, class I>
+template <bool Logarithms, class T, class Ix>
 struct LabelBackward {
   using C = compute_t<T>;
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   T const* g;  ///< of the result
   T* out;
@@ -55201,21 +55201,21 @@ struct LabelBackward {
 namespace detail {
 
 /// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
-template <class D, bool Logarithms, class T, class I>
-void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_loss(cpu_kernels, LabelProgram<T, Ix> const& p) {
   int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
   bool const joins = blocks > 1 && p.how != reduction::none;
   Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
   auto* const parts = static_cast<LossPart*>(memory.get());
-  using Kernel = cpu::LabelForward<Logarithms, T, I>;
+  using Kernel = cpu::LabelForward<Logarithms, T, Ix>;
   Kernel const kernel{p, block_rows, parts};
   device_traits<D>::launch(kernel, blocks, 2);
-  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, Ix>>{p, parts, blocks}, 1, 1);
 }
-template <class D, bool Logarithms, class T, class I>
-void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_gradient(cpu_kernels, LabelProgram<T, Ix> const& p, T const* g, T* out) {
   int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
-  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
+  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, Ix>{p, block_rows, g, out}, blocks, 2);
 }
 
 }  // namespace detail
@@ -55546,9 +55546,9 @@ bool scores_take_vectors(int64_t length, T const* from, To const*... to) {
   return length % (16 / static_cast<int64_t>(sizeof(T))) == 0 && ((reinterpret_cast<std::uintptr_t>(from) | ... | reinterpret_cast<std::uintptr_t>(to))) % 16 == 0;
 }
 
-template <class T, class I>
+template <class T, class Ix>
 struct LabelArguments {
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   Teams teams;
   bool vectors;     ///< rows are read and written 16 bytes at a time
   LossPart* parts;  ///< of blocks; null for reduction::none
@@ -55588,8 +55588,8 @@ SITU_DEVICE double sum_of_weights(Teams const& teams, T const* weight, int64_t c
   return join_team<true>(teams, s, sum_of_two{});
 }
 
-template <bool Logarithms, class T, class I>
-__global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+template <bool Logarithms, class T, class Ix>
+__global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_constant__ LabelArguments<T, Ix> arguments) {
   using C = compute_t<T>;
   auto const& p = arguments.p;
   Teams const teams = arguments.teams;
@@ -55633,8 +55633,8 @@ __global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_
   leave_part(part, arguments.parts);
 }
 
-template <bool Logarithms, class T, class I>
-__global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+template <bool Logarithms, class T, class Ix>
+__global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __grid_constant__ LabelArguments<T, Ix> arguments) {
   using C = compute_t<T>;
   auto const& p = arguments.p;
   Teams const teams = arguments.teams;
@@ -55771,15 +55771,15 @@ namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
 /// Runs a loss of labels on D, which has CUDA's kernels: two launches, or one without a reduction.
-template <class D, bool Logarithms, class T, class I>
-void launch_label_loss(cuda_kernels, LabelProgram<T, I> const& p) {
-  cuda::LabelArguments<T, I> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
-  cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, I>, arguments, p);
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_loss(cuda_kernels, LabelProgram<T, Ix> const& p) {
+  cuda::LabelArguments<T, Ix> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
+  cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, Ix>, arguments, p);
 }
-template <class D, bool Logarithms, class T, class I>
-void launch_label_gradient(cuda_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
-  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
-  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, I>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_gradient(cuda_kernels, LabelProgram<T, Ix> const& p, T const* g, T* out) {
+  cuda::LabelArguments<T, Ix> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
+  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, Ix>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }
 template <class D, class T>
@@ -55911,8 +55911,8 @@ struct LabelCheck {
     if constexpr (reports_faults_later<D>) bounds.fault = device_traits<D>::fault();
   }
   /// Throws IndexError for the first bad label, unless the device tells later.
-  template <class I, class DI>
-  void finish(Tensor<I, DI> const& labels, int64_t ignored) const {
+  template <class Ix, class DI>
+  void finish(Tensor<Ix, DI> const& labels, int64_t ignored) const {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
       if (SITU_UNLIKELY(here.state != IndexFault::none)) tell(labels, ignored);
@@ -55920,8 +55920,8 @@ struct LabelCheck {
   }
 
  private:
-  template <class I, class DI>
-  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<I, DI> const& labels, int64_t ignored) const {
+  template <class Ix, class DI>
+  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<Ix, DI> const& labels, int64_t ignored) const {
     int64_t position = here.position;
     if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
       for (position = 0; position < here.position; ++position) {
@@ -55944,10 +55944,10 @@ template <class D, class T>
 inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
 
 /// A loss of labels: what its kernels need, and its gradient.
-template <bool Logarithms, class T, class D, class I, class DX, class DI>
+template <bool Logarithms, class T, class D, class Ix, class DX, class DI>
 struct LabelLoss {
   using C = compute_t<T>;
-  Tensor<I, DI> labels;  // contiguous
+  Tensor<Ix, DI> labels;  // contiguous
   uint32_t version;      // of the labels
   SavedConstant<T, D> weight;
   int64_t ignored;
@@ -55957,8 +55957,8 @@ struct LabelLoss {
   mutable Tensor<C, D> gradient;    // made with the loss; the first backward gives it away, another one computes it
   Saved<T, DX> x;
 
-  LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
-    LabelProgram<T, I> p{};
+  LabelProgram<T, Ix> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
+    LabelProgram<T, Ix> p{};
     p.x = rows.data(), p.labels = labels.data();
     p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
@@ -55980,7 +55980,7 @@ struct LabelLoss {
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
-    LabelProgram<T, I> p = program(rows, space);
+    LabelProgram<T, Ix> p = program(rows, space);
     p.bounds = check.bounds;
     p.losses = result.data();
     if (!records) p.sums = nullptr;
@@ -56013,13 +56013,13 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     if constexpr (differentiable<L>) return values_of(given).contiguous();
     else return evaluated(given).contiguous();
   }();
-  using I = value_of<decltype(labels)>;
+  using Ix = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
   uint32_t const version = version_of(labels.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
-    using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
+    using Loss = LabelLoss<Logarithms, T, D, Ix, device_of<decltype(x)>, DI>;
     Loss loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
@@ -56028,7 +56028,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, Ix, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }
@@ -57477,8 +57477,8 @@ struct LayerNorm {
     fill_in();
   }
   /// LayerNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
-  template <std::integral I, std::size_t N>
-  explicit LayerNorm(I const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
+  template <std::integral Ix, std::size_t N>
+  explicit LayerNorm(Ix const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   LayerNorm(from_members_t, std::optional<Variable<T, Device>> w, std::optional<Variable<T, Device>> b, Shape const& normalized, layer_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -57518,8 +57518,8 @@ struct RMSNorm {
     fill_in();
   }
   /// RMSNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
-  template <std::integral I, std::size_t N>
-  explicit RMSNorm(I const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
+  template <std::integral Ix, std::size_t N>
+  explicit RMSNorm(Ix const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   RMSNorm(from_members_t, std::optional<Variable<T, Device>> w, Shape const& normalized, rms_norm_options const& given)
       : weight(std::move(w)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -60659,7 +60659,7 @@ class BatchPipeline {
     end_ = batches();
     claimed_ = consumed_ = first < end_ ? first : end_;
     free_.clear();
-    for (int k = slots(); k-- > 0;) free_.push_back(k);
+    for (int k = slot_count(); k-- > 0;) free_.push_back(k);
     running_ = true;
     idle_ = 0;
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
@@ -60692,7 +60692,7 @@ class BatchPipeline {
     running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
-  int slots() const { return plan_.most_ahead + 1; }
+  int slot_count() const { return plan_.most_ahead + 1; }
 
  protected:
   [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)
@@ -60965,9 +60965,9 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slot_count())]) {
     int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
-    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
+    for (int k = 0; k < slot_count(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
   [[gnu::cold]] ~LoaderCore() {
     stop();
@@ -60993,7 +60993,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   [[gnu::cold]] Start start() const override { return {static_cast<uint64_t>(*std::as_const(seed).data()), *std::as_const(epoch).data(), *std::as_const(position).data()}; }
   [[gnu::cold]] void has_ended(int64_t epoch_of_loop) noexcept override {
-    for (int k = 0; k < slots(); ++k) {
+    for (int k = 0; k < slot_count(); ++k) {
       slots_[k].batch = Batch();
       slots_[k].failure = nullptr;
     }
@@ -61036,7 +61036,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   X dataset_;
   [[maybe_unused]] std::conditional_t<asynchronous<D>, Stream<D>, no_stream> stream_;
-  Slot* slots_;  ///< slots() of them
+  Slot* slots_;  ///< slot_count() of them
 };
 
 [[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {
@@ -64952,10 +64952,10 @@ namespace detail {
 namespace cpu {
 
 /// Counts the rows whose first largest score stands at their label; NaN is larger than numbers, as for argmax. Items are blocks of rows.
-template <class T, class I>
+template <class T, class Ix>
 struct LabelHitsKernel {
   T const* scores;
-  I const* labels;
+  Ix const* labels;
   int64_t rows, classes, rows_per_block;
   int64_t* counts;  ///< of blocks; null where there is one
   float* share;
@@ -65003,14 +65003,14 @@ struct JoinHitsKernel {
 }  // namespace cpu
 
 /// The share of hits, in one launch, or two where rows are cut into blocks.
-template <class D, class T, class DX, class I, class DI>
-Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores, Tensor<I, DI> const& labels) {
+template <class D, class T, class DX, class Ix, class DI>
+Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores, Tensor<Ix, DI> const& labels) {
   auto result = Tensor<float, D>::uninitialized(Shape{}, "accuracy");
   Tensor<T, DX> const x = class_rows(scores);
   int64_t const block_rows = cpu::loss_rows_per_block(space.rows, space.classes), blocks = space.rows > block_rows ? (space.rows + block_rows - 1) / block_rows : 1;
   Temporary<D> const memory(blocks > 1 ? static_cast<std::size_t>(blocks) * sizeof(int64_t) : 0);
   auto* const counts = static_cast<int64_t*>(memory.get());
-  device_traits<D>::launch(cpu::LabelHitsKernel<T, I>{x.data(), labels.data(), space.rows, space.classes, block_rows, counts, result.data()}, blocks, 2);
+  device_traits<D>::launch(cpu::LabelHitsKernel<T, Ix>{x.data(), labels.data(), space.rows, space.classes, block_rows, counts, result.data()}, blocks, 2);
   if (counts) device_traits<D>::launch(cpu::JoinHitsKernel{counts, blocks, space.rows, result.data()}, 1, 1);
   return result;
 }

@@ -1,4 +1,19 @@
 // A user's program, whose compiler warns of much and writes Intel's assembly: the single header, as one of the user's own, compiles silently.
+
+// Words that headers of others define before it does: C's <complex.h>, X11, Qt.
+#define I (__extension__ 1.0iF)
+#define None 0L
+#define Bool int
+#define Status int
+#define Success 0
+#define Always 2
+#define True 1
+#define False 0
+#define slots
+#define signals public
+#define emit
+#define foreach for
+
 #include <situ/situ.hpp>
 
 #include <iostream>

@@ -310,18 +310,18 @@ template <class T, class D, std::size_t M, class U, std::size_t N, class... Opti
 auto grad(Variable<T, D> const (&outputs)[M], Variable<U, D> const (&inputs)[N], Options const&... options) {
   return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
 }
-template <class T, class D, std::size_t M, class I, class... Options>
-  requires(!std::is_array_v<I>)
-auto grad(Variable<T, D> const (&outputs)[M], I const& inputs, Options const&... options) {
+template <class T, class D, std::size_t M, class Ix, class... Options>
+  requires(!std::is_array_v<Ix>)
+auto grad(Variable<T, D> const (&outputs)[M], Ix const& inputs, Options const&... options) {
   return grad(detail::sum_of_outputs(outputs, M), inputs, options...);
 }
 template <class T, class D, class U, std::size_t N, class... Options>
 auto grad(std::vector<Variable<T, D>> const& outputs, Variable<U, D> const (&inputs)[N], Options const&... options) {
   return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
 }
-template <class T, class D, class I, class... Options>
-  requires(!std::is_array_v<I>)
-auto grad(std::vector<Variable<T, D>> const& outputs, I const& inputs, Options const&... options) {
+template <class T, class D, class Ix, class... Options>
+  requires(!std::is_array_v<Ix>)
+auto grad(std::vector<Variable<T, D>> const& outputs, Ix const& inputs, Options const&... options) {
   return grad(detail::sum_of_outputs(outputs.data(), outputs.size()), inputs, options...);
 }
 

@@ -27,7 +27,7 @@ template <class F, class S, class... Ts, int Inputs>
 struct BackwardProgram<F, S, Fields<Ts...>, Inputs> {
   using formula_type = F;
   using seed_type = S;
-  using slots = Fields<Ts...>;
+  using slot_types = Fields<Ts...>;
   using trees = BackwardTrees<F, S>;
   static constexpr int outputs = static_cast<int>(sizeof...(Ts)), inputs = Inputs, operands = outputs + Inputs;
 };

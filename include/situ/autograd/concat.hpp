@@ -41,8 +41,8 @@ struct JoinRule {
   bool stacked;
   std::vector<int64_t> ends;
 
-  template <class G, class I>
-  void send(G const& g, std::size_t k, I const& into) const {
+  template <class G, class Ix>
+  void send(G const& g, std::size_t k, Ix const& into) const {
     if (!into.needed()) return;
     if (stacked) into.add(g.select(axis, static_cast<int64_t>(k)));
     else if (int64_t const first = k > 0 ? ends[k - 1] : 0; into.shape().rank() == g.rank()) into.add(g.slice(axis, first, ends[k]));

@@ -376,17 +376,17 @@ struct Reverse {
   }
 
  private:
-  /// To operand I of a node, and those behind it.
-  template <bool Guarded, int I, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
+  /// To operand Ix of a node, and those behind it.
+  template <bool Guarded, int Ix, class Op, class... Ts, class E, class... Es, class Kids, class Partials, class Seed, class Sink>
   SITU_HOST_DEVICE SITU_INLINE static void send(Apply<Op, Ts...> const& node, Fields<E, Es...> const& operands, Kids const& kids,
                                                 Partials const& partials, Seed const& seed, Sink& sink) {
     if constexpr (has_slot<E> && floating<typename E::value_type>) {
       using R = typename Apply<Op, Ts...>::value_type;
-      using Wanted = typename Apply<Op, Ts...>::types::template operand<I>;
-      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<I>(partials)));
+      using Wanted = typename Apply<Op, Ts...>::types::template operand<Ix>;
+      auto const share = times<Guarded, functions::chooses<Op>>(seed, P::template convert<R, Wanted>(partial<Ix>(partials)));
       down<Guarded || functions::chooses<Op>>(operands.head, kids.head, P::template convert<typename E::value_type, R>(share), sink);
     }
-    if constexpr (sizeof...(Es) > 0) send<Guarded, I + 1>(node, operands.tail, kids.tail, partials, seed, sink);
+    if constexpr (sizeof...(Es) > 0) send<Guarded, Ix + 1>(node, operands.tail, kids.tail, partials, seed, sink);
   }
 
   template <bool Guarded, bool Chooses, class X>

@@ -79,7 +79,7 @@ struct SlotTargets {
   alignas(SlotTarget) unsigned char memory[Most * sizeof(SlotTarget)];
   SlotTarget* const first = reinterpret_cast<SlotTarget*>(memory);
   int const count;
-  explicit SlotTargets(int slots) : count(slots) {
+  explicit SlotTargets(int slot_count) : count(slot_count) {
     for (int j = 0; j < count; ++j) ::new (static_cast<void*>(memory + static_cast<std::size_t>(j) * sizeof(SlotTarget))) SlotTarget();
   }
   SlotTargets(SlotTargets const&) = delete;
@@ -106,7 +106,7 @@ struct FormulaParts {
   uint32_t* versions;         ///< of these, as they were
   void* payload;              ///< the marked tree, the seed, and the formula where the seed reads it
   SlotFunctions const* const* functions;
-  int slots, kept_count;
+  int slot_count, kept_count;
 };
 
 /// One backward pass of a formula: where its gradients go. Nothing of it depends on the formula.
@@ -131,19 +131,19 @@ struct FormulaPass {
     }
     int64_t sums = 0;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
-      for (int j = 0; j < formula.slots; ++j) {
+      for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
         if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
       }
       if (sums > 0) groups = sum_groups(whole.size(), sums);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
-    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slots, whole.shape);
-    for (int j = 0; j < formula.slots; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
+    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);
+    for (int j = 0; j < formula.slot_count; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
   }
   /// Sends what could not be written where it belongs.
   SITU_NOINLINE void finish() {
-    for (int j = formula.slots - 1; j >= 0; --j) {
+    for (int j = formula.slot_count - 1; j >= 0; --j) {
       if (!targets[j].apart.body()) continue;
       if (targets[j].sums) formula.functions[j]->add_sums(flow, formula.edges[j], targets[j].apart);
       else formula.functions[j]->add(flow, formula.edges[j], targets[j].apart);
@@ -180,9 +180,9 @@ struct BackwardOperands {
   template <class D>
   bool bind(FormulaPass<D> const& pass) {
     void* any = nullptr;
-    int const slots = pass.formula.slots;
+    int const slot_count = pass.formula.slot_count;
     layouts[0] = &pass.whole;
-    for (int j = 0; j < slots; ++j) {
+    for (int j = 0; j < slot_count; ++j) {
       SlotTarget const& target = pass.targets[j];
       if (!target.memory) continue;
       any = target.memory;
@@ -191,14 +191,14 @@ struct BackwardOperands {
       if (target.sums) summed |= uint64_t{1} << j;
     }
     if (!any || pass.whole.size() == 0) return false;
-    for (int j = 0; j < slots; ++j) {
+    for (int j = 0; j < slot_count; ++j) {
       SlotTarget const& target = pass.targets[j];
       data[j] = target.memory ? target.memory : any;
       layouts[j + 1] = target.sums ? &target.sum_layout : &pass.whole;
     }
     for (int k = 0; k < pass.count; ++k) {
-      data[slots + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
-      layouts[slots + k + 1] = &layout_of(pass.bodies[k]);
+      data[slot_count + k] = pass.bodies[k] ? pass.bodies[k]->first : nullptr;
+      layouts[slot_count + k + 1] = &layout_of(pass.bodies[k]);
     }
     return true;
   }
@@ -207,7 +207,7 @@ struct BackwardOperands {
 /// Runs a formula's backward kernel on the CPU.
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
-  SlotTargets<Most> targets(parts.slots);
+  SlotTargets<Most> targets(parts.slot_count);
   FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
   cpu::BoundBackward<Most, TreeBytes> bound;
   Layout const* layouts[Most + 1];
@@ -263,7 +263,7 @@ struct FormulaCode {
   void (*send_recorded)(FormulaState<T, D>& node, Flow& flow);  ///< under create_graph; null where there is no second derivative
   void (*destroy)(void* payload) noexcept;                        ///< null where there is nothing to be done
   SlotFunctions const* const* functions;
-  int slots, kept, payload_bytes;
+  int slot_count, kept, payload_bytes;
 };
 
 /// The node of an operation on a formula: its result, and what its backward needs, types forgotten.
@@ -273,16 +273,16 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
   /// The payload is still to be made.
   static FormulaState* make(char const* name, Tensor<T, D>&& value, Shape const& whole, FormulaCode<T, D> const& code) {
-    auto const slots = static_cast<std::size_t>(code.slots), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
+    auto const slot_count = static_cast<std::size_t>(code.slot_count), kept = static_cast<std::size_t>(code.kept), payload = static_cast<std::size_t>(code.payload_bytes + 15) / 16 * 16;
     std::size_t const own = (sizeof(FormulaState) + 15) / 16 * 16;
-    char* const block = static_cast<char*>(take_block(own + payload + slots * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
+    char* const block = static_cast<char*>(take_block(own + payload + slot_count * sizeof(Node*) + kept * (sizeof(Handle) + sizeof(uint32_t))));
     auto* const state = ::new (static_cast<void*>(block)) FormulaState(std::move(value), whole, code);
     state->name = name, state->payload = block + own;
     state->inputs = state->edges = reinterpret_cast<Node**>(block + own + payload);
-    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slots);
+    state->FormulaParts::kept = reinterpret_cast<Handle*>(state->edges + slot_count);
     state->versions = reinterpret_cast<uint32_t*>(state->FormulaParts::kept + kept);
-    state->input_count = code.slots;
-    for (int k = 0; k < code.slots; ++k) state->edges[k] = nullptr;
+    state->input_count = code.slot_count;
+    for (int k = 0; k < code.slot_count; ++k) state->edges[k] = nullptr;
     for (int k = 0; k < code.kept; ++k) ::new (static_cast<void*>(state->FormulaParts::kept + k)) Handle();
     state->requires_grad = true, state->saves_nothing = code.kept == 0 && !code.destroy;
     return state;
@@ -293,7 +293,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
   /// To the Variables of the formula, and to the tensors that derivatives read.
   SITU_NOINLINE void connect(Node* const* variables, Handle const* const* tensors) {
-    for (int k = 0; k < slots; ++k) {
+    for (int k = 0; k < slot_count; ++k) {
       Node* const from = variables[k];
       if (SITU_UNLIKELY(from->is_view)) functions[k]->check(from);
       if (from->requires_grad) connect_input(*this, k, from);
@@ -320,7 +320,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
  private:
   FormulaState(Tensor<T, D>&& result, Shape const& formula, FormulaCode<T, D> const& c)
-      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slots, c.kept}, code(&c) {}
+      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slot_count, c.kept}, code(&c) {}
   SITU_NOINLINE void end_parts() noexcept {
     if (code->destroy) code->destroy(payload);
     for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
@@ -359,7 +359,7 @@ struct FormulaRule;
 template <class T, class D, bool Read, class Where, class Payload, class... Vs>
 struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
   using Tree = typename Payload::Tree;
-  static constexpr int slots = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
+  static constexpr int slot_count = static_cast<int>(sizeof...(Vs)), kept = Payload::kept;
   static_assert(alignof(Payload) <= 16);
 
   static void send(FormulaState<T, D>& node, Flow& flow) {
@@ -375,15 +375,15 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     using Types = Fields<value_of<Vs>...>;
     BackwardTrees<Tree, S> const trees{payload.tree, seed};
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
-      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slots + inputs;
+      constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slot_count + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
       propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, slots, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
+      propagate_elsewhere<Where, slot_count, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
     }
   }
   template <class F, class S, class Types, int Inputs>
-  static void launch_trees(void const* trees, BackwardPlaces<slots, Inputs> const& places) {
+  static void launch_trees(void const* trees, BackwardPlaces<slot_count, Inputs> const& places) {
     launch_backward<Where, BackwardProgram<F, S, Types, Inputs>>(typename device_traits<Where>::kernels{}, *static_cast<BackwardTrees<F, S> const*>(trees), places);
   }
   static void send_twice(FormulaState<T, D>& node, Flow& flow) {
@@ -402,7 +402,7 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     if constexpr (std::is_trivially_destructible_v<Payload>) return static_cast<void (*)(void*) noexcept>(nullptr);
     else return &destroy;
   }
-  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slots, kept, static_cast<int>(sizeof(Payload))};
+  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slot_count, kept, static_cast<int>(sizeof(Payload))};
 };
 
 /// The rule of an operation on a Variable alone, whose gradient is a tensor.
@@ -416,8 +416,8 @@ struct VariableRule : std::conditional_t<differentiable_seed<Seed, compute_t<T>,
   Saved<T, D> saved;
   Seed seed;
   VariableRule(Saved<T, D>&& x, Seed const& s) : saved(std::move(x)), seed(s) {}
-  template <class G, class I>
-  void operator()(G const& g, I const& into) const {
+  template <class G, class Ix>
+  void operator()(G const& g, Ix const& into) const {
     if (!into.needed()) return;
     if constexpr (has_history<G>) {
       using C = compute_t<T>;

@@ -199,9 +199,9 @@ struct IntoNothing {
 };
 
 /// Sends what a backward returned for one argument.
-template <class G, class I>
-void send_gradient(char const* name, std::size_t k, G const& gradient, I const& into) {
-  if constexpr (!std::is_same_v<G, autograd::none_t> && !std::is_same_v<I, IntoNothing>) {
+template <class G, class Ix>
+void send_gradient(char const* name, std::size_t k, G const& gradient, Ix const& into) {
+  if constexpr (!std::is_same_v<G, autograd::none_t> && !std::is_same_v<Ix, IntoNothing>) {
     static_assert(any_formula<G>, "situ::autograd::apply: backward returns tensors, expressions, or autograd::none");
     if (!into.needed()) return;
     Shape const& shape = into.shape();
@@ -211,8 +211,8 @@ void send_gradient(char const* name, std::size_t k, G const& gradient, I const& 
       fits = shape[a] == found || shape[a] == 1;
     }
     if (!fits) fail<GradientError>(name, ": backward gave a gradient of shape ", gradient.shape(), " for tensor argument ", k, " of shape ", shape, "; it must have that shape");
-    if constexpr (std::is_same_v<value_of<G>, value_of<I>>) into.add(gradient);
-    else into.add(cast<value_of<I>>(gradient));
+    if constexpr (std::is_same_v<value_of<G>, value_of<Ix>>) into.add(gradient);
+    else into.add(cast<value_of<Ix>>(gradient));
   }
 }
 /// What a backward returned for the tensors among the arguments As. It may have returned autograd::none for the others too, as in PyTorch.

@@ -15,17 +15,17 @@
 namespace situ::inline SITU_ABI {
 
 // Defined below, and used by the gradients of gradients.
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index);
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src);
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src);
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index);
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src);
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src);
 
 namespace detail {
 
@@ -43,19 +43,19 @@ auto zeros_seen_as(G const&, Shape const& shape) {
 }
 
 /// g added at the places of `index` along an axis, to zeros.
-template <class G, class I>
-auto added_at(G const& g, Shape const& shape, int64_t axis, I const& index) {
+template <class G, class Ix>
+auto added_at(G const& g, Shape const& shape, int64_t axis, Ix const& index) {
   return scatter_add(zeros_seen_as(g, shape), axis, index, g);
 }
-template <class G, class I>
-auto slices_scattered(G const& g, Shape const& shape, int axis, I const& index) {
+template <class G, class Ix>
+auto slices_scattered(G const& g, Shape const& shape, int axis, Ix const& index) {
   Shape slices = Shape::filled(shape.rank(), 1);
   slices[axis] = index.size();
   return added_at(g, shape, axis, std::as_const(index).reshape(slices).expand(g.shape()));
 }
 /// The opposite of index_select: slices of g added to those of zeros.
-template <class G, class I>
-auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
+template <class G, class Ix>
+auto slices_added_at(G const& g, Shape const& shape, int axis, Ix const& index) {
   using T = value_of<G>;
   if constexpr (!is_recorded<G> && std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<device_of<G>>::kernels, cpu_kernels>) {
     return added_slices(g, shape, axis, index);
@@ -65,8 +65,8 @@ auto slices_added_at(G const& g, Shape const& shape, int axis, I const& index) {
 }
 
 /// Adds what was gathered to a source that has an element for each index, or more.
-template <class G, class I>
-void add_gathered(G const& gathered, I const& into) {
+template <class G, class Ix>
+void add_gathered(G const& gathered, Ix const& into) {
   if (into.shape() == gathered.shape()) return into.add(gathered);
   if (into.shape().rank() == 0) return into.add(gathered.reshape({}));
   if (gathered.rank() == 0) return add_gathered(gathered.reshape({1}), into);
@@ -80,37 +80,37 @@ void add_gathered(G const& gathered, I const& into) {
 }  // namespace detail
 
 /// Elements of x picked along one axis. Gradient: scatter_add(zeros, axis, index, g).
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   return detail::record_on<false>("Gather", gather(detail::values_of(x), axis, saved.tensor()), x,
                                   detail::linear([shape = Shape(x.shape()), axis, saved](auto const& g) { return detail::added_at(g, shape, axis, saved.tensor()); }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void gather(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void gather(X const&, int64_t, Ix const&) = delete;
 
 /// Elements of x by their number in row-major order. Gradient: each is added to its element's.
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto take(X const& x, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto take(X const& x, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   return detail::record_on<false>("Take", take(detail::values_of(x), saved.tensor()), x, detail::linear([shape = Shape(x.shape()), saved](auto const& g) {
                                     return detail::added_at(g.reshape({-1}), detail::product(shape), 0, saved.tensor().reshape({-1})).reshape(shape);
                                   }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void take(X const&, I const&) = delete;
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void take(X const&, I const&, int64_t) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void take(X const&, Ix const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void take(X const&, Ix const&, int64_t) = delete;
 
 /// Whole slices of x along one axis. Gradient: for each j, g.select(axis, j) is added to slice index(j).
-template <class X, class I>
-  requires(differentiable<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto index_select(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(differentiable<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto index_select(X const& x, int64_t axis, Ix const& index) {
   auto const saved = detail::saved_constant(index);
   int const k = detail::line_axis(axis, x.shape(), "index_select");
   return detail::record_on<false>("IndexSelect", index_select(detail::values_of(x), axis, saved.tensor()), x,
@@ -119,9 +119,9 @@ auto index_select(X const& x, int64_t axis, I const& index) {
                                     return shape.rank() == 0 ? G(g) : G(detail::slices_added_at(g, shape, k, saved.tensor()));  // a number's only slice
                                   }));
 }
-template <class X, class I, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void index_select(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void index_select(X const&, int64_t, Ix const&) = delete;
 
 /// Index j of an axis `counts[j]` times in a row. Gradient: the sum over the repetitions.
 template <class X>
@@ -139,10 +139,10 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
 
 /// A copy of x with elements replaced by those of src, or by a number. Gradient of x: g with 0 at those places; of src: gather(g, axis, index),
 /// also for what a later element for the same place has replaced, as in PyTorch.
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   auto const saved = detail::saved_constant(index);
   auto const to_x = [axis, saved](auto const& g, auto const& into) {
@@ -162,18 +162,18 @@ auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
                           base, from);
   }
 }
-template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
-  requires detail::strange_recorded_operands<X, I, S>
-void scatter(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void scatter(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::recorded_apart_t<X, Ix, S>>
+  requires detail::strange_recorded_operands<X, Ix, S>
+void scatter(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void scatter(X const&, int64_t, Ix const&, S) = delete;
 
 /// As scatter, but elements are added to those of x. Gradient of x: g; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<I> &&
-           on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires((differentiable<X> || differentiable<S>) && (any_formula<S> || number<S>) && any_formula<X> && detail::index_expression<Ix> &&
+           on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   auto const saved = detail::saved_constant(index);
   if constexpr (!any_formula<S>) {
@@ -189,12 +189,12 @@ auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
                           base, from);
   }
 }
-template <class X, class I, class S, class Error = detail::recorded_apart_t<X, I, S>>
-  requires detail::strange_recorded_operands<X, I, S>
-void scatter_add(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::recorded_apart_t<X, I>>
-  requires detail::strange_recorded_operands<X, I>
-void scatter_add(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::recorded_apart_t<X, Ix, S>>
+  requires detail::strange_recorded_operands<X, Ix, S>
+void scatter_add(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::recorded_apart_t<X, Ix>>
+  requires detail::strange_recorded_operands<X, Ix>
+void scatter_add(X const&, int64_t, Ix const&, S) = delete;
 
 /// x with `value` where the mask is true. A formula. Gradient: g where the mask is false, 0 elsewhere.
 template <class X, class M, class V>

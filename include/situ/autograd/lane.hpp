@@ -288,8 +288,8 @@ SITU_SELDOM Variable<T, D> own_variable(Saved<T, D> const& value, Flow const& fl
   return Variable<T, D>::from_state(state);
 }
 /// What a node's rule may ask for beside a gradient: the node's own result, as the gradient is.
-template <class T, class D, class G, class I>
-auto own_result(Saved<T, D> const& value, G const&, I const& into) {
+template <class T, class D, class G, class Ix>
+auto own_result(Saved<T, D> const& value, G const&, Ix const& into) {
   if constexpr (!has_history<G>) return value.tensor();
   else return own_variable(value, into.flow());
 }

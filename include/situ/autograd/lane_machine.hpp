@@ -150,8 +150,8 @@ template <class C, class D>
 struct SelectRule {
   using twice = void;
   LaneMask<D> mask;
-  template <class G, class I, class J>
-  SITU_SELDOM void operator()(G const& g, I const& into_a, J const& into_b) const {
+  template <class G, class Ix, class J>
+  SITU_SELDOM void operator()(G const& g, Ix const& into_a, J const& into_b) const {
     Lane<C, D> const seed = lane_of<C>(g), zero(C(0));
     if (into_a.needed()) add_lane<G>(select(mask, seed, zero), g.shape(), into_a);
     if (into_b.needed()) add_lane<G>(select(mask, zero, seed), g.shape(), into_b);

@@ -143,12 +143,12 @@ struct ViewRule {
   int count;
   Tensor<T, D> (*back)(Tensor<T, D> const&, Shape const& whole, Shape const& parameters);
   History (*back_recorded)(History const&, Shape const& whole, Shape const& parameters);
-  template <class I>
-  void operator()(Tensor<T, D> const& g, I const& into) const {
+  template <class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
     if (into.needed()) into.add(back(g, whole, Shape(axes, count)));
   }
-  template <class I>
-  void operator()(History const& g, I const& into) const {
+  template <class Ix>
+  void operator()(History const& g, Ix const& into) const {
     if (into.needed()) into.add(back_recorded(g, whole, Shape(axes, count)));
   }
 };

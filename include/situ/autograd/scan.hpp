@@ -31,8 +31,8 @@ struct CumprodRule {
   Saved<T, D> x, y;
   int axis;
 
-  template <class G, class I>
-  void operator()(G const& g, I const& into) const {
+  template <class G, class Ix>
+  void operator()(G const& g, Ix const& into) const {
     if (!into.needed()) return;
     if constexpr (is_recorded<G>) {
       using C = compute_t<T>;

@@ -92,8 +92,8 @@ struct LaneTable {
 template <class D, int J, class E>
 struct LaneTable<D, Apply<functions::slot<J>, E>> {
   static constexpr int count = 1;
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slots) {
-    nodes[0].self = slots[J] = self, nodes[0].is_read = is_read;
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool, int* slot_nodes) {
+    nodes[0].self = slot_nodes[J] = self, nodes[0].is_read = is_read;
   }
 };
 template <class D, class Op, class... Es>
@@ -102,11 +102,11 @@ struct LaneTable<D, Apply<Op, Es...>> {
   using C = compute_t<typename Apply<Op, Es...>::value_type>;
   static constexpr int count = (1 + ... + LaneTable<D, Es>::count);
   /// `self` is the number of the first node.
-  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slots) {
+  static constexpr void fill(LaneNode<D>* nodes, int self, bool is_read, bool guarded, int* slot_nodes) {
     LaneNode<D>& root = nodes[count - 1];
     unsigned const reads = is_read ? ~0u : operands_read<Op, has_slot<Es>...>();
     int at = 0, k = 0;
-    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slots), at += LaneTable<D, Es>::count,
+    ((LaneTable<D, Es>::fill(nodes + at, self + at, (reads >> k & 1u) != 0, guarded || functions::chooses<Op>, slot_nodes), at += LaneTable<D, Es>::count,
       root.operands[k] = self + at - 1, tell<typename lane_type<Es>::type>(root, k), ++k),
      ...);
     root.self = self + at;
@@ -132,8 +132,8 @@ template <class D, class E, int Slots>
 struct LaneNodes {
   static constexpr int count = LaneTable<D, E>::count;
   LaneNode<D> nodes[count];
-  int slots[Slots] = {};
-  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slots); }
+  int slot_nodes[Slots] = {};
+  constexpr explicit LaneNodes(bool is_read) { LaneTable<D, E>::fill(nodes, 0, is_read, false, slot_nodes); }
 };
 template <class D, class E, int Slots, bool Read>
 inline constexpr LaneNodes<D, E, Slots> lane_nodes{Read};
@@ -254,8 +254,8 @@ struct RunningNode {
   Flow& running;
   Flow& flow() const { return running; }
 };
-template <class Seed, class C, class D, class G, class I>
-Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, I const& into) {
+template <class Seed, class C, class D, class G, class Ix>
+Lane<C, D> recorded_seed(Seed const& seed, G const& g, Lane<C, D> const& x, Ix const& into) {
   Lane<C, D> y(C(0));
   if constexpr (requires { seed.result(); }) y = lane_of<C>(own_result(seed.result(), g, into));
   return seed.twice(lane_of<C>(g), x, y);
@@ -278,7 +278,7 @@ inline constexpr void (*lane_sends[])(AnyLane<D>& gradient, Shape const& whole, 
 template <class D, class C, class G>
 struct LaneFormula {
   LaneNode<D> const* nodes;
-  int const* slots;
+  int const* slot_nodes;
   int count, slot_count;
   void (*set_leaves)(void const* tree, LaneNode<D> const* nodes, AnyLane<D>* values, Handle const* kept, Node* const* inputs);
   Lane<C, D> (*seed)(void const* seed, G const& g, Lane<C, D> const& x, Flow& flow);
@@ -291,7 +291,7 @@ SITU_SELDOM void set_leaves(void const* tree, LaneNode<D> const* nodes, AnyLane<
 template <bool Read, class D, class Tree, class Seed, class G, class... Vs>
 inline constexpr LaneFormula<D, compute_t<typename Tree::value_type>, G> lane_formula{
     lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.nodes,
-    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slots,
+    lane_nodes<D, Tree, static_cast<int>(sizeof...(Vs)), Read>.slot_nodes,
     LaneTable<D, Tree>::count,
     static_cast<int>(sizeof...(Vs)),
     &set_leaves<D, Tree, Vs...>,
@@ -315,7 +315,7 @@ SITU_SELDOM void send_recorded(LaneFormula<D, C, G> const& formula, void const* 
   run_up(formula.nodes, formula.count, values.lanes);
   seeds.lanes[root].template of<C>() = formula.seed(seed, g, values.lanes[root].template of<C>(), flow);
   run_down(formula.nodes, formula.count, values.lanes, seeds.lanes);
-  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slots[j]], whole, flow, inputs[j]);
+  for (int j = 0; j < formula.slot_count; ++j) formula.send[j](seeds.lanes[formula.slot_nodes[j]], whole, flow, inputs[j]);
 }
 
 }  // namespace detail

@@ -271,12 +271,12 @@ class Variable {
     return detail::record_part(*this, "Select", [=](auto const& x) { return x[index]; });
   }
   VariablePart<T, D> operator[](int64_t index) & { return {std::as_const(*this)[index], detail::WholePointer(*state(), this)}; }
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const& = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const& = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) & = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const& = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const& = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) & = delete;
   template <class... Is>
     requires((detail::any_index<Is> && ...) && (detail::view_index<Is> || ...))
   Variable operator()(Is... indices) const& {
@@ -466,10 +466,10 @@ class VariablePart : public Variable<T, D> {
     detail::retake_part<T, D>(whole(), *this);
     return std::as_const(*this)[index];
   }
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const = delete;
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
   template <class... Is>
     requires(detail::any_index<Is> && ...)
   VariablePart operator()(Is... indices) const& {

@@ -199,9 +199,9 @@ SITU_INLINE MessageWord message_word(double number) {
   __builtin_memcpy(&bits, &number, sizeof bits);
   return reinterpret_cast<MessageWord>(bits);
 }
-template <class I>
-  requires std::is_integral_v<I>
-SITU_INLINE MessageWord message_word(I number) {
+template <class Ix>
+  requires std::is_integral_v<Ix>
+SITU_INLINE MessageWord message_word(Ix number) {
   return reinterpret_cast<MessageWord>(static_cast<std::intptr_t>(number));
 }
 template <has_text X>
@@ -227,9 +227,9 @@ class MessagePart {
   MessagePart(std::string const& text) : word_(&text), write_(&write_string) {}
   MessagePart(std::string_view const& text) : word_(&text), write_(&write_view) {}
   MessagePart(double number) : word_(message_word(number)), write_(&write_floating) {}
-  template <class I>
-    requires std::is_integral_v<I>
-  MessagePart(I number) : word_(message_word(number)), write_(writer_of<I>()) {}
+  template <class Ix>
+    requires std::is_integral_v<Ix>
+  MessagePart(Ix number) : word_(message_word(number)), write_(writer_of<Ix>()) {}
   template <has_text X>
   MessagePart(X const& x) : word_(&x), write_(&write_any<X>) {}
   MessagePart(MessageWord word, WriteWord write) : word_(word), write_(write) {}

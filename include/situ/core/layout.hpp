@@ -85,8 +85,8 @@ struct Viewed {
 };
 
 /// A number that x[...] does not take for an index, though it would become one.
-template <class I>
-concept no_index = std::is_floating_point_v<I> || std::is_same_v<I, bool>;
+template <class Ix>
+concept no_index = std::is_floating_point_v<Ix> || std::is_same_v<Ix, bool>;
 
 inline int64_t checked_index(int64_t index, int64_t extent, int axis, Shape const& shape, char const* who) {
   if (SITU_UNLIKELY(index < -extent || index >= extent)) {

@@ -37,8 +37,8 @@ class Shape {
     })
   constexpr Shape(Range const& extents) : Shape(extents.data(), static_cast<int64_t>(extents.size())) {}
 
-  template <std::integral I>
-  constexpr Shape(I const* first, int64_t count) : values_{}, rank_(0) {
+  template <std::integral Ix>
+  constexpr Shape(Ix const* first, int64_t count) : values_{}, rank_(0) {
     if (count > max_rank || count < 0) too_many(count);
     rank_ = static_cast<int>(count);
     for (int k = 0; k < rank_; ++k) values_[k] = static_cast<int64_t>(first[k]);

@@ -47,9 +47,9 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
  public:
   using Batch = typename fields_batch<FieldTypes<Ts...>, D>::type;
 
-  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slots())]) {
+  [[gnu::cold]] LoaderCore(X&& dataset, PipelinePlan const& plan, bool pin) : BatchPipeline(plan), dataset_(std::move(dataset)), slots_(new Slot[static_cast<std::size_t>(slot_count())]) {
     int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
-    for (int k = 0; k < slots(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
+    for (int k = 0; k < slot_count(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
   [[gnu::cold]] ~LoaderCore() {
     stop();
@@ -75,7 +75,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   [[gnu::cold]] Start start() const override { return {static_cast<uint64_t>(*std::as_const(seed).data()), *std::as_const(epoch).data(), *std::as_const(position).data()}; }
   [[gnu::cold]] void has_ended(int64_t epoch_of_loop) noexcept override {
-    for (int k = 0; k < slots(); ++k) {
+    for (int k = 0; k < slot_count(); ++k) {
       slots_[k].batch = Batch();
       slots_[k].failure = nullptr;
     }
@@ -118,7 +118,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
 
   X dataset_;
   [[maybe_unused]] std::conditional_t<asynchronous<D>, Stream<D>, no_stream> stream_;
-  Slot* slots_;  ///< slots() of them
+  Slot* slots_;  ///< slot_count() of them
 };
 
 [[gnu::cold]] inline PipelinePlan plan_of(data::LoaderOptions const& options, int64_t samples, bool is_asynchronous) {

@@ -113,15 +113,15 @@ SITU_INLINE T lane(X const& x, int k) {
 template <class To, class From, int N, class Isa>
 SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   using F = pack<From, N, Isa>;
-  using I = pack<To, N, Isa>;
+  using Ix = pack<To, N, Isa>;
   constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
   F const lowest(static_cast<From>(low)), highest(static_cast<From>(high));  // highest may be one too large
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
-  I result;
+  Ix result;
   if constexpr (sizeof(To) < 4) result = convert_unchecked<To>(convert_unchecked<int32_t>(inside));
   else result = convert_unchecked<To>(inside);
-  return select(below, I(low), select(above, I(high), result));
+  return select(below, Ix(low), select(above, Ix(high), result));
 }
 
 /// Doubles as floats that are then rounded to 16 bits: see float_to_round.

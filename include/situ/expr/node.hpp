@@ -399,18 +399,18 @@ struct Map : detail::ExpressionMembers<Map<Op, Es...>, (detail::is_recorded<Es> 
   SITU_FORMULA_VIEW(transpose, (int64_t axis0, int64_t axis1), axis0, axis1)
   SITU_FORMULA_VIEW(select, (int64_t axis, int64_t index), axis, index)
   SITU_FORMULA_VIEW(operator[], (int64_t index), index)
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  void operator[](I) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  void operator[](Ix) const = delete;
   template <class Stop>
   SITU_FORMULA_VIEW(slice, (int64_t axis, int64_t start, Stop stop, int64_t step = 1), axis, start, stop, step)
   template <class... Is>
     requires(!(std::integral<Is> && ...))
   SITU_FORMULA_VIEW(operator(), (Is... indices), indices...)
 #undef SITU_FORMULA_VIEW
-  template <std::integral I, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
-  void operator()(I, Is...) const = delete;
+  template <std::integral Ix, std::integral... Is, class Error = error::a_formula_has_no_elements__use_item_or_eval<value_type>>
+  void operator()(Ix, Is...) const = delete;
 
   Map(Op&& f, detail::Fields<Es...>&& es, detail::CommonShape&& shape)
       : op(static_cast<Op&&>(f)), operands(static_cast<detail::Fields<Es...>&&>(es)), common(static_cast<detail::CommonShape&&>(shape)) {}

@@ -120,8 +120,8 @@ struct LabelCheck {
     if constexpr (reports_faults_later<D>) bounds.fault = device_traits<D>::fault();
   }
   /// Throws IndexError for the first bad label, unless the device tells later.
-  template <class I, class DI>
-  void finish(Tensor<I, DI> const& labels, int64_t ignored) const {
+  template <class Ix, class DI>
+  void finish(Tensor<Ix, DI> const& labels, int64_t ignored) const {
     if constexpr (!reports_faults_later<D>) {
       if constexpr (!host_device<D>) device_traits<D>::synchronize();
       if (SITU_UNLIKELY(here.state != IndexFault::none)) tell(labels, ignored);
@@ -129,8 +129,8 @@ struct LabelCheck {
   }
 
  private:
-  template <class I, class DI>
-  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<I, DI> const& labels, int64_t ignored) const {
+  template <class Ix, class DI>
+  [[gnu::cold]] SITU_NOINLINE void tell(Tensor<Ix, DI> const& labels, int64_t ignored) const {
     int64_t position = here.position;
     if constexpr (host_device<DI>) {  // the first in their order, whichever thread was the first
       for (position = 0; position < here.position; ++position) {
@@ -153,10 +153,10 @@ template <class D, class T>
 inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>;
 
 /// A loss of labels: what its kernels need, and its gradient.
-template <bool Logarithms, class T, class D, class I, class DX, class DI>
+template <bool Logarithms, class T, class D, class Ix, class DX, class DI>
 struct LabelLoss {
   using C = compute_t<T>;
-  Tensor<I, DI> labels;  // contiguous
+  Tensor<Ix, DI> labels;  // contiguous
   uint32_t version;      // of the labels
   SavedConstant<T, D> weight;
   int64_t ignored;
@@ -166,8 +166,8 @@ struct LabelLoss {
   mutable Tensor<C, D> gradient;    // made with the loss; the first backward gives it away, another one computes it
   Saved<T, DX> x;
 
-  LabelProgram<T, I> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
-    LabelProgram<T, I> p{};
+  LabelProgram<T, Ix> program(Tensor<T, DX> const& rows, ScoreSpace const& space) const {
+    LabelProgram<T, Ix> p{};
     p.x = rows.data(), p.labels = labels.data();
     p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
@@ -189,7 +189,7 @@ struct LabelLoss {
     if (space.rows == 0 && how == reduction::none) return result;
     Tensor<T, DX> const rows = class_rows(scores);
     LabelCheck<D> check(who, space.classes);
-    LabelProgram<T, I> p = program(rows, space);
+    LabelProgram<T, Ix> p = program(rows, space);
     p.bounds = check.bounds;
     p.losses = result.data();
     if (!records) p.sums = nullptr;
@@ -222,13 +222,13 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     if constexpr (differentiable<L>) return values_of(given).contiguous();
     else return evaluated(given).contiguous();
   }();
-  using I = value_of<decltype(labels)>;
+  using Ix = value_of<decltype(labels)>;
   using DI = device_of<decltype(labels)>;
   Tensor<T, D> const weights = weight.body() ? weight.contiguous() : weight;
   uint32_t const version = version_of(labels.storage_head());
   if constexpr (differentiable<S>) {
     auto const x = recorded(scores);
-    using Loss = LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI>;
+    using Loss = LabelLoss<Logarithms, T, D, Ix, device_of<decltype(x)>, DI>;
     Loss loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     bool const records = is_recording(x);
     Tensor<T, D> value = loss.value(x.value(), records, who);
@@ -237,7 +237,7 @@ auto label_loss(S const& scores, L const& given, reduction how, double smoothing
     return record(name, std::move(value), std::move(loss), x);
   } else {
     auto const x = evaluated(scores);
-    LabelLoss<Logarithms, T, D, I, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
+    LabelLoss<Logarithms, T, D, Ix, device_of<decltype(x)>, DI> loss{labels, version, SavedConstant<T, D>(weights), ignored, smoothing, how, {}, {}, {}};
     return loss.value(x, false, who);
   }
 }

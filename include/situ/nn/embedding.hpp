@@ -14,9 +14,9 @@ struct an_Embedding_is_given_a_Tensor_of_integers;
 namespace detail {
 
 /// Which rows of a table are looked up, and which of them is padding; -1 for none.
-template <class I, class D>
+template <class Ix, class D>
 struct Lookup {
-  SavedConstant<I, D> index;  ///< flat, contiguous
+  SavedConstant<Ix, D> index;  ///< flat, contiguous
   Shape shape;                ///< of the indices
   int64_t rows, width, padding;
 
@@ -42,14 +42,14 @@ struct Lookup {
   }
 };
 
-template <class I, class D, class T>
-Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g);
+template <class Ix, class D, class T>
+Variable<T, D> recorded_addition(Lookup<Ix, D> const& lookup, Variable<T, D> const& g);
 
 /// ∂L/∂table = the rows of g, added.
-template <class I, class D>
+template <class Ix, class D>
 struct LookupRule {
   using twice = void;
-  Lookup<I, D> lookup;
+  Lookup<Ix, D> lookup;
   template <class T, class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (into.needed()) into.add(lookup.added(g));
@@ -60,22 +60,22 @@ struct LookupRule {
   }
 };
 /// Of the addition: the rows of g, picked, and 0 for the padding.
-template <class I, class D>
+template <class Ix, class D>
 struct AdditionRule {
   using twice = void;
-  Lookup<I, D> lookup;
+  Lookup<Ix, D> lookup;
   template <class T, class Into>
   void operator()(Tensor<T, D> const& g, Into const& into) const {
     if (into.needed()) into.add(lookup.picked(lookup.without_padding(g)));
   }
   template <class T, class Into>
   void operator()(Variable<T, D> const& g, Into const& into) const {
-    if (into.needed()) into.add(record("Embedding", lookup.picked(lookup.without_padding(g.value())), LookupRule<I, D>{lookup}, g));
+    if (into.needed()) into.add(record("Embedding", lookup.picked(lookup.without_padding(g.value())), LookupRule<Ix, D>{lookup}, g));
   }
 };
-template <class I, class D, class T>
-Variable<T, D> recorded_addition(Lookup<I, D> const& lookup, Variable<T, D> const& g) {
-  return record("EmbeddingBackward", lookup.added(g.value()), AdditionRule<I, D>{lookup}, g);
+template <class Ix, class D, class T>
+Variable<T, D> recorded_addition(Lookup<Ix, D> const& lookup, Variable<T, D> const& g) {
+  return record("EmbeddingBackward", lookup.added(g.value()), AdditionRule<Ix, D>{lookup}, g);
 }
 
 }  // namespace detail
@@ -119,13 +119,13 @@ struct Embedding {
   int64_t num_embeddings() const { return weight.shape()[0]; }
   int64_t embedding_dim() const { return weight.shape()[1]; }
 
-  template <class I>
-    requires detail::index_expression<I>
-  auto forward(I const& indices) const {
+  template <class Ix>
+    requires detail::index_expression<Ix>
+  auto forward(Ix const& indices) const {
     using D = detail::result_device_t<Device>;
     auto const flat = detail::packed_indices(indices).reshape({-1});
-    detail::Lookup<value_of<I>, D> const lookup{detail::SavedConstant<value_of<I>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
-    return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<I>, D>{lookup}, weight);
+    detail::Lookup<value_of<Ix>, D> const lookup{detail::SavedConstant<value_of<Ix>, D>(flat), indices.shape(), num_embeddings(), embedding_dim(), padding_};
+    return detail::record("Embedding", lookup.picked(weight.value()), detail::LookupRule<value_of<Ix>, D>{lookup}, weight);
   }
 
   template <class X, class Error = error::an_Embedding_is_given_a_Tensor_of_integers<X>>

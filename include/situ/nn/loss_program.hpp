@@ -25,12 +25,12 @@ SITU_HOST_DEVICE inline double loss_divisor(reduction how, double weights, doubl
   return how == reduction::mean ? weights : how == reduction::batchmean ? batch : 1.0;
 }
 
-/// Rows of scores with a label each. Labels are read as I; those equal to `ignored` have no part in anything.
-template <class T, class I>
+/// Rows of scores with a label each. Labels are read as Ix; those equal to `ignored` have no part in anything.
+template <class T, class Ix>
 struct LabelProgram {
   using C = compute_t<T>;
   T const* x;        ///< [rows, classes]
-  I const* labels;   ///< [rows]
+  Ix const* labels;   ///< [rows]
   T const* weight;   ///< [classes], or null
   int64_t rows, classes;
   int64_t ignored;
@@ -66,8 +66,8 @@ struct LabelProgram {
 struct LabelFactors {
   double scale, hit;
 };
-template <class T, class I>
-SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, I> const& p, int64_t label, double all_weights) {
+template <class T, class Ix>
+SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, Ix> const& p, int64_t label, double all_weights) {
   double const hit = (1 - p.smoothing) * static_cast<double>(p.weight_of(label));
   return {hit + p.share() * all_weights, hit};
 }

@@ -53,8 +53,8 @@ struct LayerNorm {
     fill_in();
   }
   /// LayerNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
-  template <std::integral I, std::size_t N>
-  explicit LayerNorm(I const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
+  template <std::integral Ix, std::size_t N>
+  explicit LayerNorm(Ix const (&normalized)[N], layer_norm_options const& given = {}) : LayerNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   LayerNorm(from_members_t, std::optional<Variable<T, Device>> w, std::optional<Variable<T, Device>> b, Shape const& normalized, layer_norm_options const& given)
       : weight(std::move(w)), bias(std::move(b)), normalized_shape(normalized), options(given) {
     fill_in();
@@ -94,8 +94,8 @@ struct RMSNorm {
     fill_in();
   }
   /// RMSNorm norm({n}): of braces in parentheses alone it would not be clear whether they are a shape or a layer to be copied.
-  template <std::integral I, std::size_t N>
-  explicit RMSNorm(I const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
+  template <std::integral Ix, std::size_t N>
+  explicit RMSNorm(Ix const (&normalized)[N], rms_norm_options const& given = {}) : RMSNorm(Shape(normalized, static_cast<int64_t>(N)), given) {}
   RMSNorm(from_members_t, std::optional<Variable<T, Device>> w, Shape const& normalized, rms_norm_options const& given)
       : weight(std::move(w)), normalized_shape(normalized), options(given) {
     fill_in();

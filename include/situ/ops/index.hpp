@@ -40,8 +40,8 @@ template <class D, class P>
 void launch_one_hot(cuda_kernels, P const&) {
   SITU_NEEDS_NVCC(P);
 }
-template <class D, class T, class E, class I>
-bool launch_index_select(cuda_kernels, T*, E const&, int, I const*, int64_t, IndexBounds const&) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cuda_kernels, T*, E const&, int, Ix const*, int64_t, IndexBounds const&) {
   SITU_NEEDS_NVCC(E);
   return true;
 }
@@ -142,8 +142,8 @@ SITU_NOINLINE inline int selection_axis(int64_t axis, Shape const& shape, Shape 
 }
 
 /// index_select for the operation `who`, where negative indices count from the end or are out of range.
-template <class X, class I>
-auto selected(X const& x, int64_t axis, I const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
+template <class X, class Ix>
+auto selected(X const& x, int64_t axis, Ix const& index, char const* who, bool counts_from_end) -> Tensor<value_of<X>, result_device_t<device_of<X>>> {
   using T = value_of<X>;
   using D = result_device_t<device_of<X>>;
   using kernels = typename device_traits<D>::kernels;
@@ -180,9 +180,9 @@ auto selected(X const& x, int64_t axis, I const& index, char const* who, bool co
 ///           and in scatter and scatter_add, as in PyTorch.
 /// Cost      x is evaluated first where it is an expression; then one read and one write for each index.
 /// Gradient  scatter_add(zeros_like(x), axis, index, g).
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto gather(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto gather(X const& x, int64_t axis, Ix const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
@@ -198,20 +198,20 @@ auto gather(X const& x, int64_t axis, I const& index) {
   int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
+                           detail::GatherProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), step, check.bounds(),
                                                                     detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, shape);
   return result;
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void gather(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void gather(X const&, int64_t, Ix const&) = delete;
 
 /// Elements of x by their number in row-major order: y(i…) = x.flatten()(index(i…)).
 /// Shape     the index's.
 /// Cost      x is made contiguous first where it is not.
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto take(X const& x, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto take(X const& x, Ix const& index) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using Word = detail::moved_as<T>;
@@ -222,34 +222,34 @@ auto take(X const& x, I const& index) {
   detail::IndexCheck<D> check("take", from.size(), detail::IndexFault::elements);
   Shape const steps[3] = {result.strides(), Shape::filled(result.rank(), 0), result.strides()};
   detail::launch_gather<D>(typename device_traits<D>::kernels{},
-                           detail::GatherProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), 1,
+                           detail::GatherProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), reinterpret_cast<Word const*>(from.data()), indices.data(), 1,
                                                                     check.bounds(), detail::IndexSpace<3>(result.shape(), steps)});
   check.finish(indices, x.shape());
   return result;
 }
 /// Along an axis, as index_select, in the array API's order.
-template <class X, class I>
-  requires requires(X const& x, I const& index, int64_t axis) { index_select(x, axis, index); }
-auto take(X const& x, I const& index, int64_t axis) {
+template <class X, class Ix>
+  requires requires(X const& x, Ix const& index, int64_t axis) { index_select(x, axis, index); }
+auto take(X const& x, Ix const& index, int64_t axis) {
   return index_select(x, axis, index);
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void take(X const&, I const&) = delete;
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void take(X const&, I const&, int64_t) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void take(X const&, Ix const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void take(X const&, Ix const&, int64_t) = delete;
 
 /// Whole slices of x along one axis: y.select(axis, j) = x.select(axis, index(j)). Of an expression only the selected slices
 /// are computed, straight into the result (where slices of fewer than 8 elements are selected, it is evaluated first).
 /// Shape     that of x, with the number of indices for the axis's extent; the index has one axis, or none. Of a number, shape [], one index
 ///           selects the number.
 /// Gradient  for each j, g.select(axis, j) is added to slice index(j).
-template <class X, class I>
-  requires(expression<X> && detail::index_expression<I> && on_same_device<X, I>)
-auto index_select(X const& x, int64_t axis, I const& index) {
+template <class X, class Ix>
+  requires(expression<X> && detail::index_expression<Ix> && on_same_device<X, Ix>)
+auto index_select(X const& x, int64_t axis, Ix const& index) {
   return detail::selected(x, axis, index, "index_select", true);
 }
-template <class X, class I, class Error = detail::apart_t<X, I>>
-void index_select(X const&, int64_t, I const&) = delete;
+template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
+void index_select(X const&, int64_t, Ix const&) = delete;
 
 /// Index j of an axis `counts[j]` times in a row; PyTorch's repeat_interleave.
 template <class X>
@@ -286,8 +286,8 @@ auto repeat(X const& x, std::vector<int64_t> const& counts, int64_t axis) {
 
 namespace detail {
 
-template <class Join, class T, class D, class X, class I, class S>
-Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, char const* who) {
+template <class Join, class T, class D, class X, class Ix, class S>
+Tensor<T, D> scattered(X const& x, int64_t axis, Ix const& index, S const& src, char const* who) {
   using Moved = typename Join::value_type;
   Shape const shape = x.shape();
   int const k = line_axis(axis, shape, who);
@@ -316,7 +316,7 @@ Tensor<T, D> scattered(X const& x, int64_t axis, I const& index, S const& src, c
   int64_t const step = steps[1][k];  // of a number 0
   steps[1][k] = 0;
   launch_scatter<D>(typename device_traits<D>::kernels{},
-                    ScatterProgram<Join, value_of<I>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
+                    ScatterProgram<Join, value_of<Ix>>{reinterpret_cast<Moved*>(result.data()), reinterpret_cast<Moved const*>(std::as_const(value).data()), indices.data(), step,
                                                       result.size(), check.bounds(), IndexSpace<3>(indices.shape(), steps)});
   check.finish(indices, shape);
   return result;
@@ -334,43 +334,43 @@ concept source_of = (expression<S> && implicitly_converts_to<value_of<S>, T>) ||
 /// src is an expression that has an element for each index, or a number.
 /// Special   of several elements for one place the last in row-major order of the index stays.
 /// Gradient  of x: g with 0 at those places; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires(expression<X> && detail::index_expression<I> && detail::source_of<value_of<X>, S> && on_same_device<X, I> && on_same_device<X, S>)
-auto scatter(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires(expression<X> && detail::index_expression<Ix> && detail::source_of<value_of<X>, S> && on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   return detail::scattered<detail::replaces<detail::moved_as<T>>, T, D>(x, axis, index, src, "scatter");
 }
-template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
-void scatter(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::apart_t<X, I>>
-void scatter(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::apart_t<X, Ix, S>>
+void scatter(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::apart_t<X, Ix>>
+void scatter(X const&, int64_t, Ix const&, S) = delete;
 
 /// As scatter, but the elements are added to those of x. Integers wrap; bools are or-ed; 16-bit floats are added in float.
 /// Special   elements for one place are added in an order that shapes and indices alone decide: the same result for any number
 ///           of threads, and from run to run, on CUDA too.
 /// Gradient  of x: g; of src: gather(g, axis, index).
-template <class X, class I, class S>
-  requires(expression<X> && detail::index_expression<I> && detail::source_of<value_of<X>, S> && on_same_device<X, I> && on_same_device<X, S>)
-auto scatter_add(X const& x, int64_t axis, I const& index, S const& src) {
+template <class X, class Ix, class S>
+  requires(expression<X> && detail::index_expression<Ix> && detail::source_of<value_of<X>, S> && on_same_device<X, Ix> && on_same_device<X, S>)
+auto scatter_add(X const& x, int64_t axis, Ix const& index, S const& src) {
   using T = value_of<X>;
   using D = detail::result_device_t<device_of<X>>;
   using C = compute_t<T>;
   if constexpr (std::is_same_v<T, C>) return detail::scattered<detail::adds_to<T>, T, D>(x, axis, index, src, "scatter_add");
   else return Tensor<T, D>(cast<T>(detail::scattered<detail::adds_to<C>, C, D>(cast<C>(x), axis, index, src, "scatter_add")));
 }
-template <class X, class I, class S, class Error = detail::apart_t<X, I, S>>
-void scatter_add(X const&, int64_t, I const&, S const&) = delete;
-template <class X, class I, number S, class Error = detail::apart_t<X, I>>
-void scatter_add(X const&, int64_t, I const&, S) = delete;
+template <class X, class Ix, class S, class Error = detail::apart_t<X, Ix, S>>
+void scatter_add(X const&, int64_t, Ix const&, S const&) = delete;
+template <class X, class Ix, number S, class Error = detail::apart_t<X, Ix>>
+void scatter_add(X const&, int64_t, Ix const&, S) = delete;
 
 /// Classes as rows of zeros with a single one: y(i…, c) = 1 where index(i…) = c, else 0. int64 unless another type is written:
 /// one_hot<float>(labels, 10).
 /// Throws    IndexError for an index outside of 0 to classes - 1 (negative ones are not counted from the end).
-template <element T = int64_t, class I>
-  requires detail::index_expression<I>
-auto one_hot(I const& index, int64_t classes) {
-  using D = detail::result_device_t<device_of<I>>;
+template <element T = int64_t, class Ix>
+  requires detail::index_expression<Ix>
+auto one_hot(Ix const& index, int64_t classes) {
+  using D = detail::result_device_t<device_of<Ix>>;
   using Word = detail::moved_as<T>;
   if (classes < 0) detail::fail<ShapeError>("one_hot: ", classes, " classes were asked for; there are 0 or more");
   auto const indices = detail::packed_indices(index);
@@ -380,16 +380,16 @@ auto one_hot(I const& index, int64_t classes) {
   if (indices.size() == 0) return result;
   detail::IndexCheck<D> check("one_hot", classes, detail::IndexFault::classes);
   detail::launch_one_hot<D>(typename device_traits<D>::kernels{},
-                            detail::OneHotProgram<Word, value_of<I>>{reinterpret_cast<Word*>(result.data()), indices.data(), indices.size(), classes,
+                            detail::OneHotProgram<Word, value_of<Ix>>{reinterpret_cast<Word*>(result.data()), indices.data(), indices.size(), classes,
                                                                      detail::bits_to<Word>(detail::convert_scalar<T>(1)), check.bounds()});
   check.finish(indices, shape, false);
   return result;
 }
 /// With as many classes as the greatest index asks for: max(index) + 1. Waits for the device.
 /// Throws    ShapeError of no indices, which leave the number of classes open.
-template <element T = int64_t, class I>
-  requires detail::index_expression<I>
-auto one_hot(I const& index) {
+template <element T = int64_t, class Ix>
+  requires detail::index_expression<Ix>
+auto one_hot(Ix const& index) {
   auto const indices = detail::packed_indices(index);
   if (indices.size() == 0) detail::fail<ShapeError>("one_hot: shape ", indices.shape(), " has no indices to count the classes from; give their number");
   auto const most = static_cast<int64_t>(max(indices).item());
@@ -397,17 +397,17 @@ auto one_hot(I const& index) {
 }
 
 // An index of floats, or of truths.
-template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void gather(X const&, int64_t, I const&) = delete;
-template <class X, class I, class... Axis, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void take(X const&, I const&, Axis const&...) = delete;
-template <class X, class I, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires((expression<X> || differentiable<X>) && expression<I> && !detail::index_expression<I>)
-void index_select(X const&, int64_t, I const&) = delete;
-template <element T = int64_t, class I, class... Classes, class Error = error::an_index_is_an_integer<value_of<I>>>
-  requires(expression<I> && !detail::index_expression<I>)
-void one_hot(I const&, Classes const&...) = delete;
+template <class X, class Ix, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void gather(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, class... Axis, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void take(X const&, Ix const&, Axis const&...) = delete;
+template <class X, class Ix, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires((expression<X> || differentiable<X>) && expression<Ix> && !detail::index_expression<Ix>)
+void index_select(X const&, int64_t, Ix const&) = delete;
+template <element T = int64_t, class Ix, class... Classes, class Error = error::an_index_is_an_integer<value_of<Ix>>>
+  requires(expression<Ix> && !detail::index_expression<Ix>)
+void one_hot(Ix const&, Classes const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI

@@ -39,25 +39,25 @@ struct IndexSpace {
 };
 
 /// out[p] = from[offset of p + index * axis_stride], where the offset leaves out the indexed axis.
-template <class Word, class I>
+template <class Word, class Ix>
 struct GatherProgram {
   enum : int { output, source, indices };
   Word* out;
   Word const* from;
-  I const* index;
+  Ix const* index;
   int64_t axis_stride;
   IndexBounds bounds;
   IndexSpace<3> space;
 };
 
 /// to[offset of p + index * axis_stride] takes from[p], one after the other in row-major order of p.
-template <class Join, class I>
+template <class Join, class Ix>
 struct ScatterProgram {
   using value_type = typename Join::value_type;
   enum : int { indices, target, source };
   value_type* to;
   value_type const* from;
-  I const* index;
+  Ix const* index;
   int64_t axis_stride;
   int64_t target_size;  ///< elements that `to` has
   IndexBounds bounds;
@@ -87,10 +87,10 @@ struct adds_to {
 };
 
 /// Rows of 0 and 1: out[p, c] = (index[p] == c).
-template <class Word, class I>
+template <class Word, class Ix>
 struct OneHotProgram {
   Word* out;
-  I const* index;
+  Ix const* index;
   int64_t count, classes;
   Word one;
   IndexBounds bounds;  ///< indices are not counted from the end here

@@ -147,10 +147,10 @@ auto adaptive_avg_pool2d(E const& x, extent2d size) {
     requires(expression<E> && !detail::CONCEPT<E>)                                                                         \
   void NAME(E const&, auto const&...) = delete;
 // What PyTorch's users would write: the stride, and what follows it, by place.
-template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
-void max_pool2d(X const&, extent2d, I, Options...) = delete;
-template <any_formula X, std::integral I, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<I>>
-void avg_pool2d(X const&, extent2d, I, Options...) = delete;
+template <any_formula X, std::integral Ix, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<Ix>>
+void max_pool2d(X const&, extent2d, Ix, Options...) = delete;
+template <any_formula X, std::integral Ix, class... Options, class Error = error::options_stand_in_braces__as_in_max_pool2d_of_x_and_3_and_braces_dot_stride<Ix>>
+void avg_pool2d(X const&, extent2d, Ix, Options...) = delete;
 SITU_POOLING_REJECTION(max_pool2d, has_largest)
 SITU_POOLING_REJECTION(avg_pool2d, has_mean)
 SITU_POOLING_REJECTION(adaptive_avg_pool2d, has_mean)

@@ -258,12 +258,12 @@ Tensor<T, D> bernoulli(double p, Shape const& shape, D device = {}) {
   Tensor<T, D> NAME(S const& shape, PARAMETERS, Generator& generator, D device = {}) {                                       \
     return NAME<T>(__VA_ARGS__, shape, generator, device);                                                                   \
   }                                                                                                                          \
-  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
-  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, D device = {}) {                                                       \
+  template <element T = ELEMENT, device D = Cpu, std::integral Ix, KIND>                                                     \
+  Tensor<T, D> NAME(Ix const (&extent)[1], PARAMETERS, D device = {}) {                                                      \
     return NAME<T>(__VA_ARGS__, Shape(extent[0]), device);                                                                   \
   }                                                                                                                          \
-  template <element T = ELEMENT, device D = Cpu, std::integral I, KIND>                                                      \
-  Tensor<T, D> NAME(I const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                 \
+  template <element T = ELEMENT, device D = Cpu, std::integral Ix, KIND>                                                     \
+  Tensor<T, D> NAME(Ix const (&extent)[1], PARAMETERS, Generator& generator, D device = {}) {                                \
     return NAME<T>(__VA_ARGS__, Shape(extent[0]), generator, device);                                                        \
   }
 #define SITU_COMMA ,

@@ -13,10 +13,10 @@ compute_t<T> largest_below(double high, double low) {
   using C = compute_t<T>;
   T nearest = convert_scalar<T>(high);
   if (static_cast<double>(static_cast<C>(nearest)) >= high) {  // one down
-    using I = signed_of_size<T>;
-    I const bits = bits_to<I>(nearest);
-    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<I>(std::numeric_limits<I>::min() + 1));
-    else nearest = bits_to<T>(static_cast<I>(bits < 0 ? bits + 1 : bits - 1));
+    using Ix = signed_of_size<T>;
+    Ix const bits = bits_to<Ix>(nearest);
+    if (static_cast<C>(nearest) == C(0)) nearest = bits_to<T>(static_cast<Ix>(std::numeric_limits<Ix>::min() + 1));
+    else nearest = bits_to<T>(static_cast<Ix>(bits < 0 ? bits + 1 : bits - 1));
   }
   C const result = static_cast<C>(nearest), least = static_cast<C>(low);
   return result < least ? least : result;

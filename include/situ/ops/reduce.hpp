@@ -157,10 +157,10 @@ struct options_have_names {
 
 // What PyTorch's users would write: axes without braces, and a truth for keepdim.
 #define SITU_REDUCTION_MISUSED(NAME)                                                                                       \
-  template <class E, std::integral I, std::integral J, std::integral... Is,                                                \
-            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<I>>                                     \
+  template <class E, std::integral Ix, std::integral J, std::integral... Is,                                               \
+            class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<Ix>>                                    \
     requires((expression<E> || differentiable<E>) && !std::is_same_v<J, bool>)                                             \
-  void NAME(E const&, I, J, Is...) = delete;                                                                               \
+  void NAME(E const&, Ix, J, Is...) = delete;                                                                              \
   template <class E, std::same_as<bool> B, class Error = error::keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim<B>>     \
     requires(expression<E> || differentiable<E>)                                                                           \
   void NAME(E const&, B) = delete;                                                                                         \

@@ -8,10 +8,10 @@ namespace situ::inline SITU_ABI {
 /// A height and a width: 3 for both, or {3, 5}.
 struct extent2d {
   int64_t height, width;
-  template <std::integral I>
-  constexpr extent2d(I both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
-  template <std::integral I, std::integral J>
-  constexpr extent2d(I h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
+  template <std::integral Ix>
+  constexpr extent2d(Ix both) : height(static_cast<int64_t>(both)), width(static_cast<int64_t>(both)) {}
+  template <std::integral Ix, std::integral J>
+  constexpr extent2d(Ix h, J w) : height(static_cast<int64_t>(h)), width(static_cast<int64_t>(w)) {}
   friend constexpr bool operator==(extent2d const&, extent2d const&) = default;
 };
 

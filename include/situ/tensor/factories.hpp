@@ -84,15 +84,15 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
 
 // One extent may stand alone, several stand in braces.
 #define SITU_SHAPE_IN_BRACES(NAME)                                                                      \
-  template <element T = float, device D = Cpu, std::integral I, std::integral J, std::integral... Is,   \
-            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>                \
-  Tensor<T, D> NAME(I, J, Is...) = delete;
+  template <element T = float, device D = Cpu, std::integral Ix, std::integral J, std::integral... Is,  \
+            class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>               \
+  Tensor<T, D> NAME(Ix, J, Is...) = delete;
 SITU_SHAPE_IN_BRACES(empty)
 SITU_SHAPE_IN_BRACES(zeros)
 SITU_SHAPE_IN_BRACES(ones)
-template <element T = float, device D = Cpu, std::integral I, std::integral J, number V, number... Vs,
-          class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<I>>
-Tensor<T, D> full(I, J, V, Vs...) = delete;
+template <element T = float, device D = Cpu, std::integral Ix, std::integral J, number V, number... Vs,
+          class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>
+Tensor<T, D> full(Ix, J, V, Vs...) = delete;
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
 template <element T = float, device D = Cpu, number A, number B, number S = int>

@@ -34,28 +34,28 @@ constexpr range_t range(int64_t start, end_t, int64_t step = 1) { return {start,
 
 namespace detail {
 
-template <class I>
-concept view_index = std::same_as<I, all_t> || std::same_as<I, ellipsis_t> || std::same_as<I, newaxis_t> || std::same_as<I, range_t>;
-template <class I>
-concept any_index = view_index<I> || std::integral<I>;
+template <class Ix>
+concept view_index = std::same_as<Ix, all_t> || std::same_as<Ix, ellipsis_t> || std::same_as<Ix, newaxis_t> || std::same_as<Ix, range_t>;
+template <class Ix>
+concept any_index = view_index<Ix> || std::integral<Ix>;
 
-template <class I>
-inline constexpr bool takes_axis = !std::same_as<I, newaxis_t> && !std::same_as<I, ellipsis_t>;
+template <class Ix>
+inline constexpr bool takes_axis = !std::same_as<Ix, newaxis_t> && !std::same_as<Ix, ellipsis_t>;
 
 /// Applies one index to axis `axis` of `view`, which was axis `named` of `from`; afterwards both are the next ones. A new axis is noted, in front of
 /// which one it comes: it is made when integers have taken theirs.
-template <class I>
-void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, int*& new_axis, I index) {
-  if constexpr (std::integral<I>) {
+template <class Ix>
+void apply_index(Viewed& view, int& axis, Layout const& from, int& named, int whole_axes, int*& new_axis, Ix index) {
+  if constexpr (std::integral<Ix>) {
     (void)checked_index(static_cast<int64_t>(index), from.shape[named], named, from.shape, "operator()");
     ++named;
     Viewed const next = select_view(view.layout, axis, static_cast<int64_t>(index), "operator()");
     view = {next.layout, view.offset + next.offset};
-  } else if constexpr (std::same_as<I, all_t>) {
+  } else if constexpr (std::same_as<Ix, all_t>) {
     ++axis, ++named;
-  } else if constexpr (std::same_as<I, ellipsis_t>) {
+  } else if constexpr (std::same_as<Ix, ellipsis_t>) {
     axis += whole_axes, named += whole_axes;
-  } else if constexpr (std::same_as<I, newaxis_t>) {
+  } else if constexpr (std::same_as<Ix, newaxis_t>) {
     *new_axis++ = axis;
   } else {
     check_step(index.step, named, "operator()");

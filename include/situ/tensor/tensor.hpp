@@ -300,12 +300,12 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
             viewed(detail::slice_view(layout(), axis, start, 0, step, false, true)))
   SITU_VIEW(flip, (int64_t axis), viewed(detail::flip_view(layout(), axis)))
   SITU_VIEW(operator[], (int64_t index), viewed(detail::index_first(layout(), index)))
-  template <any_formula I, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<I>>>
-  void operator[](I const&) const = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  Tensor operator[](I) = delete;
-  template <detail::no_index I, class Error = error::an_index_is_an_integer<I>>
-  Tensor operator[](I) const = delete;
+  template <any_formula Ix, class Error = error::one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices<value_of<Ix>>>
+  void operator[](Ix const&) const = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  Tensor operator[](Ix) = delete;
+  template <detail::no_index Ix, class Error = error::an_index_is_an_integer<Ix>>
+  Tensor operator[](Ix) const = delete;
 #undef SITU_VIEW
   SITU_IN_BRACES(view, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)
   SITU_IN_BRACES(reshape, a_shape_stands_in_braces__as_in_zeros_of_braces_2_3)

@@ -10,10 +10,10 @@ namespace detail {
 namespace cpu {
 
 /// Counts the rows whose first largest score stands at their label; NaN is larger than numbers, as for argmax. Items are blocks of rows.
-template <class T, class I>
+template <class T, class Ix>
 struct LabelHitsKernel {
   T const* scores;
-  I const* labels;
+  Ix const* labels;
   int64_t rows, classes, rows_per_block;
   int64_t* counts;  ///< of blocks; null where there is one
   float* share;
@@ -61,14 +61,14 @@ struct JoinHitsKernel {
 }  // namespace cpu
 
 /// The share of hits, in one launch, or two where rows are cut into blocks.
-template <class D, class T, class DX, class I, class DI>
-Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores, Tensor<I, DI> const& labels) {
+template <class D, class T, class DX, class Ix, class DI>
+Tensor<float, D> label_hits(ScoreSpace const& space, Tensor<T, DX> const& scores, Tensor<Ix, DI> const& labels) {
   auto result = Tensor<float, D>::uninitialized(Shape{}, "accuracy");
   Tensor<T, DX> const x = class_rows(scores);
   int64_t const block_rows = cpu::loss_rows_per_block(space.rows, space.classes), blocks = space.rows > block_rows ? (space.rows + block_rows - 1) / block_rows : 1;
   Temporary<D> const memory(blocks > 1 ? static_cast<std::size_t>(blocks) * sizeof(int64_t) : 0);
   auto* const counts = static_cast<int64_t*>(memory.get());
-  device_traits<D>::launch(cpu::LabelHitsKernel<T, I>{x.data(), labels.data(), space.rows, space.classes, block_rows, counts, result.data()}, blocks, 2);
+  device_traits<D>::launch(cpu::LabelHitsKernel<T, Ix>{x.data(), labels.data(), space.rows, space.classes, block_rows, counts, result.data()}, blocks, 2);
   if (counts) device_traits<D>::launch(cpu::JoinHitsKernel{counts, blocks, space.rows, result.data()}, 1, 1);
   return result;
 }

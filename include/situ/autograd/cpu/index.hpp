@@ -9,11 +9,11 @@ namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
 /// out[b, i, :] = Σ g[b, j, :] over the j with index[j] = i, in the order of j. A thread has some i, and looks for them.
-template <class T, class I>
+template <class T, class Ix>
 struct AddSlices {
   T* out;
   T const* from;
-  I const* index;
+  Ix const* index;
   int64_t before, extent, count, after;
 
   template <class Isa>
@@ -44,17 +44,17 @@ struct AddSlices {
 namespace detail {
 
 /// The gradient of index_select along `axis` of a tensor of this shape. Indices have been checked.
-template <class T, class D, class I>
-Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, Tensor<I, D> const& index) {
+template <class T, class D, class Ix>
+Tensor<T, D> added_slices(Tensor<T, D> const& g, Shape const& shape, int axis, Tensor<Ix, D> const& index) {
   auto result = Tensor<T, D>::uninitialized(shape, "index_select");
   if (result.size() == 0) return result;
   Tensor<T, D> const from = g.contiguous();
-  Tensor<I, D> const indices = index.contiguous();
+  Tensor<Ix, D> const indices = index.contiguous();
   int64_t before = 1, after = 1;
   for (int k = 0; k < axis; ++k) before *= shape[k];
   for (int k = axis + 1; k < shape.rank(); ++k) after *= shape[k];
   int64_t const extent = shape[axis], most = (extent + 63) / 64, least = (int64_t{1} << 15) / (before * after) + 1;
-  cpu::AddSlices<T, I> const kernel{result.data(), from.data(), indices.data(), before, extent, indices.size(), after};
+  cpu::AddSlices<T, Ix> const kernel{result.data(), from.data(), indices.data(), before, extent, indices.size(), after};
   device_traits<D>::launch(kernel, extent, most > least ? most : least);
   return result;
 }

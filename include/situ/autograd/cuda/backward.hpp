@@ -148,17 +148,17 @@ struct SlotSink<Fields<Ts...>, N, std::index_sequence<Js...>> : SlotLanes<static
 #pragma unroll
     for (int k = 0; k < N; ++k) own.sums[k] = from_word<T>(own.before.bits(k)) + own.sums[k];
   }
-  /// Adds what slot J has to slot I, or to a later one, where that owns its memory.
-  template <int J, int I>
+  /// Adds what slot J has to slot Ix, or to a later one, where that owns its memory.
+  template <int J, int Ix>
   SITU_DEVICE __forceinline__ void join() {
-    if constexpr (I < J) {
-      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<I, Ts...>::type>) {
-        if (plan.owner[J] == I) {
+    if constexpr (Ix < J) {
+      if constexpr (std::is_same_v<typename nth_type<J, Ts...>::type, typename nth_type<Ix, Ts...>::type>) {
+        if (plan.owner[J] == Ix) {
 #pragma unroll
-          for (int k = 0; k < N; ++k) slot<I>().sums[k] += slot<J>().sums[k];
+          for (int k = 0; k < N; ++k) slot<Ix>().sums[k] += slot<J>().sums[k];
         }
       }
-      join<J, I + 1>();
+      join<J, Ix + 1>();
     }
   }
   template <int J, class P>
@@ -183,7 +183,7 @@ struct BackwardTraits {
     int result = widest_input<formula> > widest_input<seed> ? widest_input<formula> : widest_input<seed>;
     for (int size : {static_cast<int>(sizeof(Ts))...}) result = size > result ? size : result;
     return result;
-  }(std::type_identity<typename P::slots>{});
+  }(std::type_identity<typename P::slot_types>{});
   static constexpr int lanes = 16 / widest_operand;
   using list = decltype(inputs_of(std::type_identity<formula>{}) + inputs_of(std::type_identity<seed>{}));
 
@@ -191,15 +191,15 @@ struct BackwardTraits {
     ElementSizes<operands> sizes{{static_cast<int>(sizeof(Ts))...}};
     for (int k = 0; k < inputs; ++k) sizes.of[outputs + k] = input_size(std::type_identity<formula>{}, k) + input_size(std::type_identity<seed>{}, k);
     return sizes;
-  }(std::type_identity<typename P::slots>{});
+  }(std::type_identity<typename P::slot_types>{});
 
   /// The gradients of N elements, from number `index` on: from `place.load<T, K>(lanes)`, to `place.store<J>(lanes)`.
   template <int N, class Place>
-  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slots, Place const& place, int64_t index) {
+  static SITU_DEVICE __forceinline__ void run(typename P::trees const& trees, SlotPlan<outputs> const& slot_plan, Place const& place, int64_t index) {
     using Held = Registers<list, N>;
     Held held;
     held.fill(place);
-    SlotSink<typename P::slots, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slots);
+    SlotSink<typename P::slot_types, N, std::make_index_sequence<static_cast<std::size_t>(outputs)>> to(slot_plan);
     to.load(place);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
@@ -217,11 +217,11 @@ struct BackwardTraits {
 template <int Outputs, int Inputs>
 struct ContiguousGradients : ContiguousOperands<Outputs + Inputs> {
   uint64_t repeated;  ///< bit o: operand o is one element
-  SlotPlan<Outputs> slots;
+  SlotPlan<Outputs> slot_plan;
 };
 template <int Outputs, int Inputs>
 struct StridedGradients : StridedOperands<Outputs + Inputs> {
-  SlotPlan<Outputs> slots;
+  SlotPlan<Outputs> slot_plan;
 };
 
 /// The elements of each operand from that place of a chunk on.
@@ -258,11 +258,11 @@ __global__ void __launch_bounds__(block_threads) contiguous_backward_kernel(cons
   ContiguousChunk const chunk(operands, N, 1);
   int const at = static_cast<int>(threadIdx.x) * N;
   if (operands.vectors && at + N <= chunk.left) {
-    Traits::template run<N>(arguments.tree, operands.slots, Place{operands, chunk.first, at}, chunk.first + at);
+    Traits::template run<N>(arguments.tree, operands.slot_plan, Place{operands, chunk.first, at}, chunk.first + at);
   }
 #pragma unroll 1
   for (int k = chunk.first_single(operands, N); k < chunk.left; k += static_cast<int>(blockDim.x)) {
-    Traits::template run<1>(arguments.tree, operands.slots, Place{operands, chunk.first, k}, chunk.first + k);
+    Traits::template run<1>(arguments.tree, operands.slot_plan, Place{operands, chunk.first, k}, chunk.first + k);
   }
 }
 
@@ -288,10 +288,10 @@ __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const _
   int64_t index, offsets[P::operands];
   int count = locate<N>(operands, index, offsets);
   StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.tree, operands.slots, place, index);
+  if (count == N) return Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
 #pragma unroll 1
   for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.tree, operands.slots, place, index);
+    Traits::template run<1>(arguments.tree, operands.slot_plan, place, index);
     step_strided(operands, offsets);
   }
 }
@@ -309,9 +309,9 @@ SITU_NOINLINE inline bool is_flat(bool contiguous, int rank, int64_t const (*str
 }
 
 /// Finds the slots that have the same memory; takes the later ones out of `stored` and `accumulated`.
-SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slots, uint64_t& stored, uint64_t& accumulated) {
+SITU_NOINLINE inline bool find_owners(unsigned char* owners, void* const* data, int slot_count, uint64_t& stored, uint64_t& accumulated) {
   uint64_t const needed = stored;
-  for (int j = 0; j < slots; ++j) {
+  for (int j = 0; j < slot_count; ++j) {
     int owner = needed >> j & 1u ? 0 : j;
     while (owner < j && !((needed >> owner & 1u) && data[owner] == data[j])) ++owner;
     owners[j] = static_cast<unsigned char>(owner);
@@ -339,7 +339,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
   if (is_flat(where.contiguous, where.rank, where.strides, operands, repeated)) {
     FormulaBytes<ContiguousGradients<Outputs, Inputs>> arguments(kernels);
     auto& to = arguments.operands;
-    plan_slots(places, to.slots);
+    plan_slots(places, to.slot_plan);
     to.repeated = repeated;
     __builtin_memcpy(to.data, where.data, sizeof to.data);
     int const threads = bind_contiguous(to, device, to.data, kernels.element_sizes, operands, repeated, size, kernels.lanes, kernels.rounds);
@@ -356,7 +356,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
         FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
-        plan_slots(c.places, arguments.operands.slots);
+        plan_slots(c.places, arguments.operands.slot_plan);
         dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
         launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
       },

@@ -68,7 +68,7 @@ class BatchPipeline {
     end_ = batches();
     claimed_ = consumed_ = first < end_ ? first : end_;
     free_.clear();
-    for (int k = slots(); k-- > 0;) free_.push_back(k);
+    for (int k = slot_count(); k-- > 0;) free_.push_back(k);
     running_ = true;
     idle_ = 0;
     if (parked_ > 0 || (napping_ > 0 && is_worth_waking())) ::pthread_cond_broadcast(&work_);
@@ -101,7 +101,7 @@ class BatchPipeline {
     running_ = false;  // only now: until then another loop would be a second one
   }
   int64_t consumed() const { return consumed_; }
-  int slots() const { return plan_.most_ahead + 1; }
+  int slot_count() const { return plan_.most_ahead + 1; }
 
  protected:
   [[gnu::cold]] explicit BatchPipeline(PipelinePlan const& plan)

@@ -259,9 +259,9 @@ requires std::is_floating_point_v<T> SITU_HOST_DEVICE inline T floor_divide(T x,
   T quotient = (x - rest) / y;
   if (rest != T(0) && (rest < T(0)) != (y < T(0))) quotient -= T(1);
   if (quotient == T(0)) {
-    using I = detail::bits_of<T>;
+    using Ix = detail::bits_of<T>;
     return situ::detail::bits_to<T>(
-        static_cast<I>((situ::detail::bits_to<I>(x) ^ situ::detail::bits_to<I>(y)) & ~detail::magnitude_bits<T>));
+        static_cast<Ix>((situ::detail::bits_to<Ix>(x) ^ situ::detail::bits_to<Ix>(y)) & ~detail::magnitude_bits<T>));
   }
   T const whole = floor(quotient);
   return quotient - whole > T(0.5) ? whole + T(1) : whole;

@@ -353,16 +353,16 @@ SITU_INLINE pack<T, N, Isa> magnitude(pack<T, N, Isa> const& x) {
 /// x with its sign flipped where that of `sign` is set.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> flip_sign(pack<T, N, Isa> const& x, pack<T, N, Isa> const& sign) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
-  return bitcast<T>(bitcast<I>(x) ^ (bitcast<I>(sign) & bit));
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<Ix, N, Isa> const bit(std::numeric_limits<Ix>::min());
+  return bitcast<T>(bitcast<Ix>(x) ^ (bitcast<Ix>(sign) & bit));
 }
 
 /// y, which is positive or has the sign of x already unless it is 0, with the sign of x.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  pack<I, N, Isa> const bit(std::numeric_limits<I>::min());
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  pack<Ix, N, Isa> const bit(std::numeric_limits<Ix>::min());
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<T, N, Isa>) {
     auto r = y.v;
@@ -372,14 +372,14 @@ SITU_INLINE pack<T, N, Isa> with_sign_of(pack<T, N, Isa> const& x, pack<T, N, Is
     return pack<T, N, Isa>(r);
   }
 #endif
-  return bitcast<T>(bitcast<I>(y) | (bitcast<I>(x) & bit));
+  return bitcast<T>(bitcast<Ix>(y) | (bitcast<Ix>(x) & bit));
 }
 
 /// −|x|.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> negative_magnitude(pack<T, N, Isa> const& x) {
-  using I = situ::detail::signed_of_bytes<sizeof(T)>;
-  return bitcast<T>(bitcast<I>(x) | pack<I, N, Isa>(std::numeric_limits<I>::min()));
+  using Ix = situ::detail::signed_of_bytes<sizeof(T)>;
+  return bitcast<T>(bitcast<Ix>(x) | pack<Ix, N, Isa>(std::numeric_limits<Ix>::min()));
 }
 
 /// x where it is not below / not above the bound; a NaN in x stays.

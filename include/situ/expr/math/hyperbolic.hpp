@@ -67,11 +67,11 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log_of_two(pack<float, N, Isa> const& high, pack<float, N, Isa> const& low,
                                            pack<float, N, Isa> const& n) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
-  I const bits = bitcast<int32_t>(high);
-  I const exponent = (bits - I(0x3f3504f3)) >> 23;
+  using Ix = pack<int32_t, N, Isa>;
+  Ix const bits = bitcast<int32_t>(high);
+  Ix const exponent = (bits - Ix(0x3f3504f3)) >> 23;
   P const m = bitcast<float>(bits - (exponent << 23));  // between √½ and √2
-  P const scale = bitcast<float>((I(127) - exponent) << 23);
+  P const scale = bitcast<float>((Ix(127) - exponent) << 23);
   two<P> const f = fast_two_sum(keep_order(m - P(1.f)), keep_order(low * scale));
   P const k = convert_unchecked<float>(exponent) + n;
   P const square = f.hi * f.hi;

@@ -47,18 +47,18 @@ SITU_INLINE scientific<pack<float, N, Isa>> mantissa_and_exponent(pack<float, N,
 template <int N, class Isa>
 SITU_INLINE log_parts<pack<float, N, Isa>> split_log(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<float, N, Isa>) {
     auto const [m, e] = mantissa_and_exponent(x);
     return {m - P(1.0f), e, false};
   }
 #endif
-  I bits = bitcast<int32_t>(x);
-  bool const special = any(bits + I(0x7f800000) > I(-0x01000001));  // positive normal numbers become the least integers
-  if (SITU_UNLIKELY(special)) bits = select(bits < I(0x00800000), bitcast<int32_t>(x * 8388608.0f) - I(23 << 23), bits);
-  I const from = bits - I(0x3f400000);
-  P const f = bitcast<float>(bits - (from & I(-0x00800000))) - P(1.0f);
+  Ix bits = bitcast<int32_t>(x);
+  bool const special = any(bits + Ix(0x7f800000) > Ix(-0x01000001));  // positive normal numbers become the least integers
+  if (SITU_UNLIKELY(special)) bits = select(bits < Ix(0x00800000), bitcast<int32_t>(x * 8388608.0f) - Ix(23 << 23), bits);
+  Ix const from = bits - Ix(0x3f400000);
+  P const f = bitcast<float>(bits - (from & Ix(-0x00800000))) - P(1.0f);
   return {f, convert_unchecked<float>(from >> 23), special};
 }
 
@@ -200,11 +200,11 @@ SITU_INLINE pack<float, N, Isa> log10(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const one(1.0f), infinity(std::numeric_limits<float>::infinity());
-  I const from = bitcast<int32_t>(keep_order(x + one)) - I(0x3f400000);
+  Ix const from = bitcast<int32_t>(keep_order(x + one)) - Ix(0x3f400000);
   P const e = convert_unchecked<float>(from >> 23);
-  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f400000)) - one;
+  P const m = bitcast<float>((from & Ix(0x007fffff)) + Ix(0x3f400000)) - one;
   P const s = detail::power_of_two(-e);
   P const f = select(e > P(60.0f), m, multiply_add(s, x, keep_order(s - one)));
   P y = detail::join_log(f, e);
@@ -226,13 +226,13 @@ SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  using I = pack<int64_t, N, Isa>;
+  using Ix = pack<int64_t, N, Isa>;
   using U = pack<uint64_t, N, Isa>;
   constexpr int64_t low = 0x3fe6a09e00000000;  // just below sqrt(1/2)
-  I const from = bitcast<int64_t>(x) + I(0x3ff0000000000000 - low);
+  Ix const from = bitcast<int64_t>(x) + Ix(0x3ff0000000000000 - low);
   P const biased = bitcast<double>((bitcast<uint64_t>(from) >> 52) | U(0x4330000000000000));  // 2^52 + exponent
   P const e = keep_order(biased) - 4503599627371519.0;
-  P const f = keep_order(bitcast<double>((from & I(0x000fffffffffffff)) + I(low)) - 1.0);
+  P const f = keep_order(bitcast<double>((from & Ix(0x000fffffffffffff)) + Ix(low)) - 1.0);
   P const s = detail::divide(f, f + 2.0);
   P const z = s * s, w = z * z;
   P const odd = detail::horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);

@@ -49,11 +49,11 @@ SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<doub
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N, Isa> const& y) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   // x = 2^e m with m in [0.707, 1.414].
-  I const bits = bitcast<int32_t>(x);
-  I const from = bits - I(0x3f3504f3);
-  P const m = bitcast<float>((from & I(0x007fffff)) + I(0x3f3504f3));
+  Ix const bits = bitcast<int32_t>(x);
+  Ix const from = bits - Ix(0x3f3504f3);
+  P const m = bitcast<float>((from & Ix(0x007fffff)) + Ix(0x3f3504f3));
   P const e = convert_unchecked<float>(from >> 23);
   P r, n;
   if constexpr (N * 8 <= Isa::bytes) {

@@ -110,7 +110,7 @@ SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
 template <int Shift, int N, class Isa>
 SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
   quadrant<N, Isa> const q = reduce_to_quadrant<with_low>(x);
   P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
@@ -125,8 +125,8 @@ SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
     sine = multiply_add(third, p, q.high);
     cosine = multiply_add(fourth, r, start);
   }
-  I const n = q.n + I(Shift);
-  P const value = select((n & I(1)) == I(0), sine, cosine);
+  Ix const n = q.n + Ix(Shift);
+  P const value = select((n & Ix(1)) == Ix(0), sine, cosine);
   return flip_sign(value, bitcast<float>(n << 30));
 }
 
@@ -169,7 +169,7 @@ SITU_INLINE pack<float, N, Isa> cos(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const size = abs(x);
   auto const q = detail::reduce_to_quadrant<true>(size);
   P const z = q.high * q.high;
@@ -178,7 +178,7 @@ SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
   P const small = multiply_add(keep_order(q.high * z), p, multiply_add(q.low, z, q.low));
   P const t = keep_order(q.high + small);
   P const rest = small - keep_order(t - q.high);
-  auto const even = (q.n & I(1)) == I(0);
+  auto const even = (q.n & Ix(1)) == Ix(0);
   P const inverse = detail::quotient(P(-1.f), t);
   P r = select(even, t, multiply_add(inverse * inverse, rest, inverse));
   r = detail::flip_sign(r, x);
@@ -216,14 +216,14 @@ SITU_INLINE pack<float, N, Isa> acos(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> atan2(pack<float, N, Isa> const& y, pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  using I = pack<int32_t, N, Isa>;
+  using Ix = pack<int32_t, N, Isa>;
   P const size_y = abs(y), size_x = abs(x), zero(0.f);
   auto const steep = size_y > size_x;
   P const over = select(steep, size_x, size_y), under = select(steep, size_y, size_x);
   P t = detail::quotient(over, under);
   t = select(over == under, select(under == zero, zero, P(1.f)), t);  // 0 / 0 and ∞ / ∞
   P p = detail::arctangent_of_one(t);
-  auto const left = bitcast<int32_t>(x) < I(0);
+  auto const left = bitcast<int32_t>(x) < Ix(0);
   p = select(steep ^ left, -p, p);
   P const high = select(steep, P(detail::half_pi), select(left, P(2 * detail::half_pi), zero));
   P const low = select(steep, P(detail::half_pi_rest), select(left, P(2 * detail::half_pi_rest), zero));

@@ -315,8 +315,8 @@ struct LabelBackwardBody {
 };
 
 /// The labels of rows, -1 where they have no part; gives how many have one. With Tell, bad ones are written down.
-template <bool Tell, class T, class I>
-int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int64_t* labels) {
+template <bool Tell, class T, class Ix>
+int64_t find_labels(LabelProgram<T, Ix> const& p, int64_t row, int64_t count, int64_t* labels) {
   int64_t valid = 0, ignored = 0;
   for (int64_t k = 0; k < count; ++k) {
     int64_t const given = static_cast<int64_t>(p.labels[row + k]);
@@ -331,10 +331,10 @@ int64_t find_labels(LabelProgram<T, I> const& p, int64_t row, int64_t count, int
 }
 
 /// The losses of rows with labels: cross entropy, or with Logarithms the negative log-likelihood. Items are blocks of rows.
-template <bool Logarithms, class T, class I>
+template <bool Logarithms, class T, class Ix>
 struct LabelForward {
   using C = compute_t<T>;
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
@@ -409,10 +409,10 @@ struct LabelForward {
 };
 
 /// The gradient of the scores. Items are blocks of rows.
-template <bool Logarithms, class T, class I>
+template <bool Logarithms, class T, class Ix>
 struct LabelBackward {
   using C = compute_t<T>;
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   T const* g;  ///< of the result
   T* out;
@@ -479,21 +479,21 @@ struct LabelBackward {
 namespace detail {
 
 /// Runs a loss of labels on D, which has the CPU's kernels: one launch, or two when rows are cut into blocks.
-template <class D, bool Logarithms, class T, class I>
-void launch_label_loss(cpu_kernels, LabelProgram<T, I> const& p) {
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_loss(cpu_kernels, LabelProgram<T, Ix> const& p) {
   int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = p.rows > block_rows ? (p.rows + block_rows - 1) / block_rows : 1;
   bool const joins = blocks > 1 && p.how != reduction::none;
   Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
   auto* const parts = static_cast<LossPart*>(memory.get());
-  using Kernel = cpu::LabelForward<Logarithms, T, I>;
+  using Kernel = cpu::LabelForward<Logarithms, T, Ix>;
   Kernel const kernel{p, block_rows, parts};
   device_traits<D>::launch(kernel, blocks, 2);
-  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, I>>{p, parts, blocks}, 1, 1);
+  if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, Ix>>{p, parts, blocks}, 1, 1);
 }
-template <class D, bool Logarithms, class T, class I>
-void launch_label_gradient(cpu_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_gradient(cpu_kernels, LabelProgram<T, Ix> const& p, T const* g, T* out) {
   int64_t const block_rows = cpu::loss_rows_per_block(p.rows, p.classes), blocks = (p.rows + block_rows - 1) / block_rows;
-  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, I>{p, block_rows, g, out}, blocks, 2);
+  device_traits<D>::launch(cpu::LabelBackward<Logarithms, T, Ix>{p, block_rows, g, out}, blocks, 2);
 }
 
 }  // namespace detail

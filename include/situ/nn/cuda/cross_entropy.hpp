@@ -20,9 +20,9 @@ bool scores_take_vectors(int64_t length, T const* from, To const*... to) {
   return length % (16 / static_cast<int64_t>(sizeof(T))) == 0 && ((reinterpret_cast<std::uintptr_t>(from) | ... | reinterpret_cast<std::uintptr_t>(to))) % 16 == 0;
 }
 
-template <class T, class I>
+template <class T, class Ix>
 struct LabelArguments {
-  LabelProgram<T, I> p;
+  LabelProgram<T, Ix> p;
   Teams teams;
   bool vectors;     ///< rows are read and written 16 bytes at a time
   LossPart* parts;  ///< of blocks; null for reduction::none
@@ -62,8 +62,8 @@ SITU_DEVICE double sum_of_weights(Teams const& teams, T const* weight, int64_t c
   return join_team<true>(teams, s, sum_of_two{});
 }
 
-template <bool Logarithms, class T, class I>
-__global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+template <bool Logarithms, class T, class Ix>
+__global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_constant__ LabelArguments<T, Ix> arguments) {
   using C = compute_t<T>;
   auto const& p = arguments.p;
   Teams const teams = arguments.teams;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(block_threads) label_loss_kernel(const __grid_
   leave_part(part, arguments.parts);
 }
 
-template <bool Logarithms, class T, class I>
-__global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __grid_constant__ LabelArguments<T, I> arguments) {
+template <bool Logarithms, class T, class Ix>
+__global__ void __launch_bounds__(block_threads) label_gradient_kernel(const __grid_constant__ LabelArguments<T, Ix> arguments) {
   using C = compute_t<T>;
   auto const& p = arguments.p;
   Teams const teams = arguments.teams;
@@ -245,15 +245,15 @@ namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
 /// Runs a loss of labels on D, which has CUDA's kernels: two launches, or one without a reduction.
-template <class D, bool Logarithms, class T, class I>
-void launch_label_loss(cuda_kernels, LabelProgram<T, I> const& p) {
-  cuda::LabelArguments<T, I> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
-  cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, I>, arguments, p);
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_loss(cuda_kernels, LabelProgram<T, Ix> const& p) {
+  cuda::LabelArguments<T, Ix> arguments{p, {}, cuda::scores_take_vectors(p.classes, p.x), nullptr, nullptr, nullptr};
+  cuda::launch_loss_rows<D>(p.bounds.operation, cuda::label_loss_kernel<Logarithms, T, Ix>, arguments, p);
 }
-template <class D, bool Logarithms, class T, class I>
-void launch_label_gradient(cuda_kernels, LabelProgram<T, I> const& p, T const* g, T* out) {
-  cuda::LabelArguments<T, I> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
-  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, I>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
+template <class D, bool Logarithms, class T, class Ix>
+void launch_label_gradient(cuda_kernels, LabelProgram<T, Ix> const& p, T const* g, T* out) {
+  cuda::LabelArguments<T, Ix> const arguments{p, cuda::row_teams(p.classes), cuda::scores_take_vectors(p.classes, p.x, out), nullptr, g, out};
+  cuda::launch(device_traits<D>::ordinal, "cross_entropy", cuda::label_gradient_kernel<Logarithms, T, Ix>, dim3(static_cast<unsigned>(arguments.teams.blocks(p.rows))),
                cuda::block_threads, arguments);
 }
 template <class D, class T>

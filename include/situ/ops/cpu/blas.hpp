@@ -143,7 +143,7 @@ struct BlasKernel {
 
  private:
   void run(int64_t first, int64_t last) const {
-    using I = SITU_BLAS_INT;
+    using Ix = SITU_BLAS_INT;
     ProductCut const& cut = batch.cut;
     for (int64_t item = first; item < last; ++item) {
       Product<T> one = batch.product;
@@ -151,8 +151,8 @@ struct BlasKernel {
       int64_t const i = item % cut.row_items * cut.rows, j = item / cut.row_items % cut.column_items * cut.columns;
       int64_t const rows = one.m - i < cut.rows ? one.m - i : cut.rows, columns = one.n - j < cut.columns ? one.n - j : cut.columns;
       T* const c = one.c + i * one.c_i + j;
-      blas_gemm(how_a, how_b, static_cast<I>(rows), static_cast<I>(columns), static_cast<I>(one.k), one.a + i * one.a_i, static_cast<I>(step_a), one.b + j * one.b_j,
-                static_cast<I>(step_b), c, static_cast<I>(one.c_i));
+      blas_gemm(how_a, how_b, static_cast<Ix>(rows), static_cast<Ix>(columns), static_cast<Ix>(one.k), one.a + i * one.a_i, static_cast<Ix>(step_a), one.b + j * one.b_j,
+                static_cast<Ix>(step_b), c, static_cast<Ix>(one.c_i));
       if (one.finish) one.finish(one, c, one.c_i, i, j, rows, columns);
     }
   }

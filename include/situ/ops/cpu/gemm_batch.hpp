@@ -89,8 +89,8 @@ struct FewElementsBody {
 
  private:
   /// `to` = the lanes of `from` that `places` names.
-  template <class Isa, class V, class I>
-  SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] I const& places) {
+  template <class Isa, class V, class Ix>
+  SITU_INLINE static void permute([[maybe_unused]] V& to, [[maybe_unused]] V const& from, [[maybe_unused]] Ix const& places) {
 #if SITU_X86 && !defined(__clang__)
     if constexpr (sizeof(C) == 4) __asm__("vpermps {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
     else __asm__("vpermpd {%1, %2, %0|%0, %2, %1}" : "=v"(to) : "v"(from), "v"(places));
@@ -101,10 +101,10 @@ struct FewElementsBody {
   SITU_INLINE static int products(FewElements<C> const& few, int64_t size, std::integer_sequence<int, K...>) {
     constexpr int N = tile_sizes<C, Isa>.lanes;
     using V = typename vector_of<C, N>::type;
-    using I = typename vector_of<signed_of_size<C>, N>::type;
-    I at_a[sizeof...(K)], at_b[sizeof...(K)];
-    (__builtin_memcpy(&at_a[K], few.at_a[K], sizeof(I)), ...);
-    (__builtin_memcpy(&at_b[K], few.at_b[K], sizeof(I)), ...);
+    using Ix = typename vector_of<signed_of_size<C>, N>::type;
+    Ix at_a[sizeof...(K)], at_b[sizeof...(K)];
+    (__builtin_memcpy(&at_a[K], few.at_a[K], sizeof(Ix)), ...);
+    (__builtin_memcpy(&at_b[K], few.at_b[K], sizeof(Ix)), ...);
     C const *a = few.a + few.low_a, *b = few.b + few.low_b;
     C* c = few.c;
     int64_t left = few.count;
@@ -120,9 +120,9 @@ struct FewElementsBody {
         ((permute<Isa>(u, x, at_a[K]), permute<Isa>(v, y, at_b[K]), add_product<Isa, C>(sum, u, v)), ...);
         if constexpr (sizeof...(K) == 1) {
           for (int k = 1; k < depth; ++k) {
-            I p, q;
-            __builtin_memcpy(&p, few.at_a[k], sizeof(I));
-            __builtin_memcpy(&q, few.at_b[k], sizeof(I));
+            Ix p, q;
+            __builtin_memcpy(&p, few.at_a[k], sizeof(Ix));
+            __builtin_memcpy(&q, few.at_b[k], sizeof(Ix));
             permute<Isa>(u, x, p), permute<Isa>(v, y, q), add_product<Isa, C>(sum, u, v);
           }
         }

@@ -57,10 +57,10 @@ struct SumRowsBody {
   SITU_INLINE static auto last_lanes(T const* end, int first) {
     constexpr int N = lanes<Isa>;
     using P = pack<C, N, Isa>;
-    using I = pack<signed_of_size<C>, N, Isa>;
-    I places;
+    using Ix = pack<signed_of_size<C>, N, Isa>;
+    Ix places;
     for (int l = 0; l < N; ++l) places.set(l, l);
-    return select(places >= I(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
+    return select(places >= Ix(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
   }
   template <class Isa, int... R>
   SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t depth, std::integer_sequence<int, R...>) {

@@ -41,9 +41,9 @@ struct IndexPlace {
   }
 };
 
-template <class Word, class I>
-struct GatherKernel : GatherProgram<Word, I> {
-  using Base = GatherProgram<Word, I>;
+template <class Word, class Ix>
+struct GatherKernel : GatherProgram<Word, Ix> {
+  using Base = GatherProgram<Word, Ix>;
 
   void operator()(int64_t first, int64_t last) const {
     auto const& all = this->space;
@@ -65,7 +65,7 @@ struct GatherKernel : GatherProgram<Word, I> {
     else pick(to, values, step, this->axis_stride, position, index_step, count);
   }
   SITU_INLINE void pick(Word* to, Word const* values, int64_t step, int64_t stride, int64_t position, int64_t index_step, int64_t count) const {
-    I const* at = this->index + position;
+    Ix const* at = this->index + position;
     int64_t const extent = this->bounds.extent;  // a copy of its own, which no store can change
     for (int64_t k = 0; k < count; ++k, at += index_step, values += step) {
       int64_t i = static_cast<int64_t>(*at);
@@ -90,9 +90,9 @@ inline void join_run(T* to, int64_t step, T const* from, int64_t from_step, int6
   for (; k < count; ++k) Join::join(to[k * step], from[k * from_step]);
 }
 
-template <class Join, class I>
-struct ScatterKernel : ScatterProgram<Join, I> {
-  using Base = ScatterProgram<Join, I>;
+template <class Join, class Ix>
+struct ScatterKernel : ScatterProgram<Join, Ix> {
+  using Base = ScatterProgram<Join, Ix>;
   using T = typename Join::value_type;
   enum Cut { outermost, innermost, targets } cut;  ///< what the parts of a launch are ranges of
 
@@ -115,7 +115,7 @@ struct ScatterKernel : ScatterProgram<Join, I> {
     for (int64_t p = begin; p < end; p += places.sizes[inner]) {
       T* const out = this->to + place.offset(Base::target) + column * step;
       T const* const in = this->from + place.offset(Base::source) + column * from_step;
-      I const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      Ix const* const at = this->index + place.offset(Base::indices) + column * index_step;
       if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
       else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
@@ -124,10 +124,10 @@ struct ScatterKernel : ScatterProgram<Join, I> {
 
   /// Places [position, position + count), or those of them whose indices point to [low, low + width).
   template <bool Filtered>
-  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, I const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
+  SITU_INLINE void row(T* out, int64_t step, T const* in, int64_t from_step, Ix const* at, int64_t position, int64_t count, int64_t low, uint64_t width) const {
     int64_t const stride = this->axis_stride, extent = this->bounds.extent;  // copies of their own, which no store can change
     int64_t const index_step = this->space.strides[Base::indices][this->space.rank - 1];
-    auto const resolved = [extent](I found) {
+    auto const resolved = [extent](Ix found) {
       int64_t const i = static_cast<int64_t>(found);
       return i < 0 ? i + extent : i;
     };
@@ -143,16 +143,16 @@ struct ScatterKernel : ScatterProgram<Join, I> {
       else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
     }
   }
-  SITU_NOINLINE void left_out(I found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
+  SITU_NOINLINE void left_out(Ix found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
 };
 
 inline constexpr int64_t private_chunk = int64_t{1} << 16;  ///< elements that are added to a target of their own
 
 /// One row of many elements for few places: every chunk is added to zeros of its own, and these to the target in order. Neighbours are added to
 /// different zeros, so that one sum need not wait for the one before.
-template <class Join, class I>
-struct PrivateScatterKernel : ScatterKernel<Join, I> {
-  using Base = ScatterKernel<Join, I>;
+template <class Join, class Ix>
+struct PrivateScatterKernel : ScatterKernel<Join, Ix> {
+  using Base = ScatterKernel<Join, Ix>;
   using T = typename Join::value_type;
   T* targets;
 
@@ -168,11 +168,11 @@ struct PrivateScatterKernel : ScatterKernel<Join, I> {
   static constexpr int64_t ways = 2;
 
  private:
-  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t position, int64_t count) const {
+  SITU_INLINE void add(T* mine, T const* in, int64_t from_step, Ix const* at, int64_t index_step, int64_t position, int64_t count) const {
     if (from_step == 1 && index_step == 1 && this->axis_stride == 1) add_stepping(mine, in, 1, at, 1, 1, position, count);
     else add_stepping(mine, in, from_step, at, index_step, this->axis_stride, position, count);
   }
-  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, I const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
+  SITU_INLINE void add_stepping(T* mine, T const* in, int64_t from_step, Ix const* at, int64_t index_step, int64_t stride, int64_t position, int64_t count) const {
     uint64_t const extent = static_cast<uint64_t>(this->bounds.extent);
     T* const other = mine + this->target_size;
     int64_t k = 0;
@@ -201,8 +201,8 @@ struct JoinTargetsKernel {
   }
 };
 
-template <class Word, class I>
-struct OneHotKernel : OneHotProgram<Word, I> {
+template <class Word, class Ix>
+struct OneHotKernel : OneHotProgram<Word, Ix> {
   void operator()(int64_t first, int64_t last) const {
     for (int64_t p = first; p < last; ++p) {
       Word* const row = this->out + p * this->classes;
@@ -215,11 +215,11 @@ struct OneHotKernel : OneHotProgram<Word, I> {
 };
 
 /// Rows [first, last) of the selection, where rows are contiguous: `bytes` from each.
-template <class I>
+template <class Ix>
 struct CopyRowsKernel {
   char* out;
   char const* from;
-  I const* index;
+  Ix const* index;
   int64_t selected, bytes, outer_step, axis_step;  ///< in bytes
   IndexBounds bounds;
 
@@ -263,10 +263,10 @@ struct CopyRowsKernel {
 };
 
 /// Rows [first, last) of a selection from a formula: it is computed for the selected rows, and for no others.
-template <int Operands, int TreeBytes, class I>
+template <int Operands, int TreeBytes, class Ix>
 struct SelectRowsKernel {
   BoundTree<Operands, TreeBytes> bound;
-  I const* index;
+  Ix const* index;
   int64_t selected;
   IndexBounds bounds;
   int outer_rank, inner_rank;
@@ -339,14 +339,14 @@ struct SelectRowsKernel {
 
 namespace detail {
 
-template <class D, class Word, class I>
-void launch_gather(cpu_kernels, GatherProgram<Word, I> const& program) {
-  device_traits<D>::launch(cpu::GatherKernel<Word, I>{program}, program.space.count(), cpu::index_grain);
+template <class D, class Word, class Ix>
+void launch_gather(cpu_kernels, GatherProgram<Word, Ix> const& program) {
+  device_traits<D>::launch(cpu::GatherKernel<Word, Ix>{program}, program.space.count(), cpu::index_grain);
 }
 
-template <class D, class Join, class I>
-void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
-  using Kernel = cpu::ScatterKernel<Join, I>;
+template <class D, class Join, class Ix>
+void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
+  using Kernel = cpu::ScatterKernel<Join, Ix>;
   auto const& space = program.space;
   int const inner = space.rank - 1;
   int64_t const count = space.count(), outer = space.sizes[0], columns = space.sizes[inner];
@@ -355,7 +355,7 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
     if (space.rank == 1 && space.strides[Kernel::target][0] == 0 && count >= 4 * cpu::private_chunk && program.target_size <= cpu::private_chunk / 8) {
       using T = typename Join::value_type;
       int64_t const chunks = (count + cpu::private_chunk - 1) / cpu::private_chunk;
-      using Adds = cpu::PrivateScatterKernel<Join, I>;
+      using Adds = cpu::PrivateScatterKernel<Join, Ix>;
       Temporary<D> const targets(static_cast<std::size_t>(Adds::ways * chunks * program.target_size) * sizeof(T));
       Adds const adds{{program, Kernel::outermost}, static_cast<T*>(targets.get())};
       device_traits<D>::launch(adds, chunks, 1);
@@ -375,18 +375,18 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, I> const& program) {
   }
 }
 
-template <class D, class Word, class I>
-void launch_one_hot(cpu_kernels, OneHotProgram<Word, I> const& program) {
-  device_traits<D>::launch(cpu::OneHotKernel<Word, I>{program}, program.count, cpu::index_grain / (program.classes + 1) + 1);
+template <class D, class Word, class Ix>
+void launch_one_hot(cpu_kernels, OneHotProgram<Word, Ix> const& program) {
+  device_traits<D>::launch(cpu::OneHotKernel<Word, Ix>{program}, program.count, cpu::index_grain / (program.classes + 1) + 1);
 }
 
 /// Elements of e along `axis` to a contiguous result. Gives false where e must be a tensor first: rows of few elements.
-template <class D, class T, class E, class I>
-bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* index, int64_t selected, IndexBounds const& bounds) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, Ix const* index, int64_t selected, IndexBounds const& bounds) {
   constexpr int operands = leaf_count<E> + 1;
   constexpr bool is_tensor = leaf_count<E> == 1 && std::is_same_v<tree_of<E>, Input<value_of<E>, 0>>;
   Shape const& shape = e.shape();
-  cpu::SelectRowsKernel<operands, cpu::tree_bytes<tree_of<E>>, I> kernel;
+  cpu::SelectRowsKernel<operands, cpu::tree_bytes<tree_of<E>>, Ix> kernel;
   kernel.outer_rank = axis;
   kernel.inner_rank = shape.rank() - axis - 1;
   int64_t outer = 1;
@@ -422,7 +422,7 @@ bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* ind
     constexpr auto size = static_cast<int64_t>(sizeof(T));
     kernel.outer_rank = coalesce(kernel.outer_sizes, &kernel.outer_strides[0][0], operands, kernel.outer_rank);
     if (kernel.dense && kernel.inner_count > 1 && kernel.outer_rank <= 1) {
-      cpu::CopyRowsKernel<I> const copies{reinterpret_cast<char*>(out), static_cast<char const*>(kernel.bound.data[1]), index, selected,
+      cpu::CopyRowsKernel<Ix> const copies{reinterpret_cast<char*>(out), static_cast<char const*>(kernel.bound.data[1]), index, selected,
                                           kernel.inner_count * size, (kernel.outer_rank == 1 ? kernel.outer_strides[1][0] : 0) * size,
                                           kernel.axis_strides[1] * size, bounds};
       device_traits<D>::launch(copies, rows, 8 * cpu::index_grain / (copies.bytes + 8) + 1);
@@ -433,7 +433,7 @@ bool launch_index_select(cpu_kernels, T* out, E const& e, int axis, I const* ind
       Shape steps[3] = {result.strides, e.strides(), Shape::filled(shape.rank(), 0)};
       int64_t const axis_stride = steps[1][axis];
       steps[1][axis] = 0, steps[2][axis] = 1;
-      launch_gather<D>(cpu_kernels{}, GatherProgram<Word, I>{reinterpret_cast<Word*>(out), static_cast<Word const*>(kernel.bound.data[1]), index, axis_stride, bounds,
+      launch_gather<D>(cpu_kernels{}, GatherProgram<Word, Ix>{reinterpret_cast<Word*>(out), static_cast<Word const*>(kernel.bound.data[1]), index, axis_stride, bounds,
                                                              IndexSpace<3>(selection, steps)});
       return true;
     }

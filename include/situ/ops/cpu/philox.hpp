@@ -44,8 +44,8 @@ SITU_INLINE P interleave(P const& a, P const& b) {
     return P(typename P::vector(__builtin_shufflevector(a.v, b.v, (K / group * group + (High ? group / 2 : 0) + K % group / 2 + (K % 2) * N)...)));
   }(std::make_integer_sequence<int, N>{});
 #else
-  using I = typename P::mask_type::vector;
-  I order = I{};
+  using Ix = typename P::mask_type::vector;
+  Ix order = Ix{};
   for (int k = 0; k < N; ++k) order[k] = static_cast<typename P::mask_type::lane_type>(k / group * group + (High ? group / 2 : 0) + k % group / 2 + (k % 2) * N);
   return P(typename P::vector(__builtin_shuffle(a.v, b.v, order)));
 #endif
@@ -146,13 +146,13 @@ struct NormalLanes {
   P first, second;
   SITU_INLINE explicit NormalLanes(PhiloxLanes<Isa> const& blocks) {
     if constexpr (takes_draws<T>) {
-      using I = pack<int64_t, N, Isa>;
+      using Ix = pack<int64_t, N, Isa>;
       using U = pack<uint64_t, N, Isa>;
       P const u = P(1.0) - convert_unchecked<double>(bitcast<int64_t>(blocks.draws01() >> 11)) * (1.0 / 9007199254740992.0);
       U const angle = blocks.draws23() & U(~uint64_t{0x7ff}), quarter = (angle + U(uint64_t{1} << 61)) >> 62;
       P const x = convert_unchecked<double>(bitcast<int64_t>(angle - (quarter << 62))) * (6.28318530717958647692 / 18446744073709551616.0);
       P const radius = math::sqrt(math::log(u) * -2.0);
-      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), I(1), 62);
+      turned(radius * math::sin(x), radius * math::cos(x), bitcast<int64_t>(quarter), Ix(1), 62);
     } else {
       using U = pack<uint32_t, N, Isa>;
       P const u = convert_unchecked<float>(bitcast<int32_t>((as_words(blocks.words02()) >> 1) | U(1u))) * 4.65661287e-10f;
@@ -164,13 +164,13 @@ struct NormalLanes {
   }
 
  private:
-  template <class I>
-  SITU_INLINE void turned(P const& s, P const& c, I const& quarter, I const& one, int sign) {
+  template <class Ix>
+  SITU_INLINE void turned(P const& s, P const& c, Ix const& quarter, Ix const& one, int sign) {
     auto const swap = (quarter & one) != (one - one);
     using C = typename P::value_type;
     P const x = select(swap, s, c), y = select(swap, c, s);
-    P const cosine = bitcast<C>(bitcast<typename I::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
-    P const sine = bitcast<C>(bitcast<typename I::value_type>(y) ^ ((quarter & (one + one)) << sign));
+    P const cosine = bitcast<C>(bitcast<typename Ix::value_type>(x) ^ (((quarter + one) & (one + one)) << sign));
+    P const sine = bitcast<C>(bitcast<typename Ix::value_type>(y) ^ ((quarter & (one + one)) << sign));
     first = interleave<false>(cosine, sine);
     second = interleave<true>(cosine, sine);
   }

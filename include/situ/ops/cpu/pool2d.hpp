@@ -85,9 +85,9 @@ SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K.
 #if defined(__clang__)
   return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
 #else
-  using I = signed_of_size<typename P::value_type>;
-  typedef I indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(2 * K + Offset)...}));
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(2 * K + Offset)...}));
 #endif
 }
 

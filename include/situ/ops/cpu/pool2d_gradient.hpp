@@ -16,9 +16,9 @@ SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K..
 #if defined(__clang__)
   return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
 #else
-  using I = signed_of_size<typename P::value_type>;
-  typedef I indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<I>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
 #endif
 }
 

@@ -41,10 +41,10 @@ struct BoundReduction : ReducePlaces<Leaves + 1> {
   static constexpr bool indexed = finds_index<R_>;
   using E = typename R_::element;
   using A = std::conditional_t<indexed && (sizeof(E) < 4), int32_t, E>;
-  using I = signed_of_size<A>;
+  using Ix = signed_of_size<A>;
   using Found = std::conditional_t<indexed, reducers::indexed<A>, A>;
   using Row = void (*)(void const* code, void const* tree, void const* run, Found* results, int64_t const* row_bytes, int rows);
-  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows),
+  using Strip = std::conditional_t<indexed, void (*)(void const* tree, void const* run, A* bests, Ix* wheres, Ix row, int64_t const* row_bytes, int rows),
                                    void (*)(void const* tree, void const* run, A* strip, int64_t const* row_bytes, int rows)>;
   using Code = ReduceCode<operands, Row, Strip>;
 
@@ -115,7 +115,7 @@ struct ReduceKernel {
   static constexpr int operands = P::operands;
   static constexpr bool indexed = P::indexed;
   using A = typename P::A;
-  using I = typename P::I;
+  using Ix = typename P::Ix;
   using Total = typename R::total;
   static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
 
@@ -174,7 +174,7 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(I) + sizeof(Total)) : 0;
+    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
     bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
     Scratch const block((fits ? 0 : needed) + strip_bytes);
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
@@ -326,7 +326,7 @@ struct ReduceKernel {
     int64_t const padded = (columns + 63) / 64 * 64;
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
-    auto* const wheres = reinterpret_cast<I*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
+    auto* const wheres = reinterpret_cast<Ix*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
     for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
     for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
@@ -345,7 +345,7 @@ struct ReduceKernel {
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
-            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<I>(row - block), row_bytes, rows);
+            bound.code->strip(bound.tree, evaluation.read(run), values + i, wheres + i, static_cast<Ix>(row - block), row_bytes, rows);
           } else {
             bound.code->strip(bound.tree, evaluation.read(run), values + i, row_bytes, rows);
           }

@@ -12,7 +12,7 @@ struct IndexBody {
   using T = typename Tree::value_type;
   using E = typename R::element;
   using A = std::conditional_t<(sizeof(E) < 4), int32_t, E>;
-  using I = signed_of_size<A>;
+  using Ix = signed_of_size<A>;
   static constexpr int sign = R::sign;
   static constexpr int together = 8;
   static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
@@ -59,7 +59,7 @@ struct IndexBody {
     SITU_INLINE static reducers::indexed<A> one(Tree const& tree, Run<Operands> whole) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       if (whole.count < N) {  // repeats lose: they come later
         buffer_tail<Tree>(whole, buffers, 0, static_cast<int>(whole.count));
@@ -70,7 +70,7 @@ struct IndexBody {
       int64_t i = 0, blocks = 0;
       P const zero = keep_order(P(A(0))), none(static_cast<A>(Best::identity()));
       P best = none;   // of the blocks in which all numbers are finite, lane by lane
-      Q where(I(0));  // and the first elements of the blocks that they are from
+      Q where(Ix(0));  // and the first elements of the blocks that they are from
       while (i < run.count) {
         int64_t const start = i, stop = end_of_block(start, run.count, N);
         P b = none, odd = zero;
@@ -95,12 +95,12 @@ struct IndexBody {
           if (found.index < 0 || Wide::beats(odd_one.value, found.value)) found = odd_one;
           continue;
         }
-        where = blocks++ == 0 ? Q(static_cast<I>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<I>(start)), where);
+        where = blocks++ == 0 ? Q(static_cast<Ix>(start)) : select(sign > 0 ? b > best : b < best, Q(static_cast<Ix>(start)), where);
         quickly(best, odd, b, zero);
       }
       if (blocks == 0) return found;
       A const value = folded<Best>(best);
-      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<I>>(select(best == P(value), where, Q(std::numeric_limits<I>::max())));
+      int64_t const block = blocks == 1 ? where[0] : folded<reducers::min<Ix>>(select(best == P(value), where, Q(std::numeric_limits<Ix>::max())));
       bool const ties = found.index > block && found.value == value;
       return found.index < 0 || ties || Wide::beats(value, found.value) ? located<Isa, N>(tree, run, value, block) : found;
     }
@@ -128,21 +128,21 @@ struct IndexBody {
       return search<Isa, N>(tree, run, start, stop);
     }
     template <class Isa, int N, class M>
-    SITU_INLINE static I first_lane(M const& here) {
-      using Q = pack<I, N, Isa>;
+    SITU_INLINE static Ix first_lane(M const& here) {
+      using Q = pack<Ix, N, Isa>;
       Q lanes;
-      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<I>(k));
-      return folded<reducers::min<I>>(select(here, lanes, Q(static_cast<I>(N))));
+      for (int k = 0; k < N; ++k) lanes.set(k, static_cast<Ix>(k));
+      return folded<reducers::min<Ix>>(select(here, lanes, Q(static_cast<Ix>(N))));
     }
     /// Elements [i, n), where any of them may be NaN.
     template <class Isa, int N>
     SITU_INLINE static reducers::indexed<A> search(Tree const& tree, Run<Operands> run, int64_t i, int64_t n) {
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       alignas(64) unsigned char buffers[Operands][64];
       P best(A(0));
-      Q where(I(0)), here;
-      for (int k = 0; k < N; ++k) here.set(k, static_cast<I>(i + k));
+      Q where(Ix(0)), here;
+      for (int k = 0; k < N; ++k) here.set(k, static_cast<Ix>(i + k));
       bool first = true;
       int const lanes_used = static_cast<int>(n - i < N ? n - i : N);
       for (;;) {
@@ -154,14 +154,14 @@ struct IndexBody {
             best = select(m, x, best);
             where = select(m, here, where);
           }
-          here = here + Q(static_cast<I>(N));
+          here = here + Q(static_cast<Ix>(N));
         }
         if (i >= n) break;
         buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));  // repeats lose: they come later
         i = 0, n = N;
       }
       A values[N];
-      I indices[N];
+      Ix indices[N];
       best.store(values);
       where.store(indices);
       reducers::indexed<A> found{values[0], indices[0]};
@@ -174,7 +174,7 @@ struct IndexBody {
   /// asked for at the same time.
   struct Strip {
     template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, I* wheres, I row, int64_t const* row_bytes, int rows) {
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* bests, Ix* wheres, Ix row, int64_t const* row_bytes, int rows) {
       constexpr int N = Isa::bytes / widest_lane;
       using P = pack<A, N, Isa>;
       Tree const tree = *tree_;
@@ -182,28 +182,28 @@ struct IndexBody {
       int64_t bytes[Operands];
       for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
       P const zero = keep_order(P(A(0)));
-      pack<I, N, Isa> const begin(row == 0 ? I(1) : row);
+      pack<Ix, N, Isa> const begin(row == 0 ? Ix(1) : row);
       int64_t i = 0;
       for (; i + N <= run.count; i += N) {
         P odd = zero;
         int first = 0;
         P best = P::load(bests + i);
-        auto where = pack<I, N, Isa>::load(wheres + i);
+        auto where = pack<Ix, N, Isa>::load(wheres + i);
         Run<Operands> at = run;
         if (row == 0) {
           best = value<Isa, N>(tree, at, i);
-          where = pack<I, N, Isa>(I(0));
+          where = pack<Ix, N, Isa>(Ix(0));
           odd = multiply_add(best, zero, odd);
           step(at, bytes, i, rows);
           first = 1;
         }
-        pack<I, N, Isa> here(begin);
+        pack<Ix, N, Isa> here(begin);
         for (int r = first; r < rows; ++r) {
           P const x = value<Isa, N>(tree, at, i);
           step(at, bytes, i, rows);
           where = select(sign > 0 ? x > best : x < best, here, where);
           quickly(best, odd, x, zero);
-          here = here + pack<I, N, Isa>(I(1));
+          here = here + pack<Ix, N, Isa>(Ix(1));
         }
         if (SITU_UNLIKELY(is_odd(odd))) {
           search<Isa, N>(tree, run, bests + i, wheres + i, row, bytes, rows, i);
@@ -218,7 +218,7 @@ struct IndexBody {
         alignas(64) unsigned char buffers[Operands][64];
         Run<Operands> tail = at;
         buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
-        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<I>(row + r), bytes, 1, 0);
+        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<Ix>(row + r), bytes, 1, 0);
         for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
     }
@@ -233,15 +233,15 @@ struct IndexBody {
     }
     /// One pack of columns, where any element may be NaN.
     template <class Isa, int N>
-    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, I* wheres, I row, int64_t const* bytes, int rows, int64_t i) {
+    SITU_INLINE static void search(Tree const& tree, Run<Operands> at, A* bests, Ix* wheres, Ix row, int64_t const* bytes, int rows, int64_t i) {
       using P = pack<A, N, Isa>;
-      using Q = pack<I, N, Isa>;
+      using Q = pack<Ix, N, Isa>;
       for (int r = 0; r < rows; ++r) {
         P const x = value<Isa, N>(tree, at, i);
-        I const number = static_cast<I>(row + r);
+        Ix const number = static_cast<Ix>(row + r);
         if (number == 0) {
           x.store(bests);
-          Q(I(0)).store(wheres);
+          Q(Ix(0)).store(wheres);
         } else {
           P const best = P::load(bests);
           auto const m = beats(x, best);

@@ -85,7 +85,7 @@ struct NetworkKernel {
   static constexpr int lanes = network_lanes_bytes / static_cast<int>(sizeof(Key));
   SortProblem<T> problem;
   char* scratch;
-  int64_t slots;  ///< each sorts its share of the groups in its own scratch memory
+  int64_t slot_count;  ///< each sorts its share of the groups in its own scratch memory
 
   /// Of one slot: the keys, and the elements of one row.
   static int64_t slot_bytes(int64_t n) { return (n * (network_lanes_bytes + static_cast<int64_t>(sizeof(T))) + 63) / 64 * 64; }
@@ -112,7 +112,7 @@ struct NetworkKernel {
       char* const memory = scratch + slot * slot_bytes(problem.n);
       Key* const keys = reinterpret_cast<Key*>(memory);
       T* const held = reinterpret_cast<T*>(memory + problem.n * network_lanes_bytes);
-      for (int64_t g = groups() * slot / slots; g < groups() * (slot + 1) / slots; ++g) {
+      for (int64_t g = groups() * slot / slot_count; g < groups() * (slot + 1) / slot_count; ++g) {
         Group const at = group(g);
         bool const shared = load(at, keys);
         dispatch<SortColumns<Key>>(keys, problem.n);
@@ -248,19 +248,19 @@ void insertion_sort(SortedRow<T> const& row, int64_t n, sort_key_t<T> flip) {
   }
 }
 
-/// Rows of a problem on one thread each: slot k of `slots` sorts its share of them in its own scratch memory.
+/// Rows of a problem on one thread each: slot k of `slot_count` sorts its share of them in its own scratch memory.
 template <class T>
 struct RowsKernel {
   SortProblem<T> problem;
   char* scratch;
-  int64_t slots;
+  int64_t slot_count;
   int64_t slot_bytes;
 
   void operator()(int64_t first, int64_t last) const {
     for (int64_t slot = first; slot < last; ++slot) {
       int64_t const rows = problem.rows;
-      int64_t const begin = rows / slots * slot + (slot < rows % slots ? slot : rows % slots);
-      int64_t const end = begin + rows / slots + (slot < rows % slots ? 1 : 0);
+      int64_t const begin = rows / slot_count * slot + (slot < rows % slot_count ? slot : rows % slot_count);
+      int64_t const end = begin + rows / slot_count + (slot < rows % slot_count ? 1 : 0);
       for (int64_t r = begin; r < end; ++r) sort(r, scratch + slot * slot_bytes);
     }
   }
@@ -303,10 +303,10 @@ bool launch_network(SortProblem<T> const& problem) {
   using Kernel = cpu::NetworkKernel<T, Indexed>;
   if (problem.columns == 1 && problem.rows < Kernel::lanes / 2) return false;
   Kernel kernel{problem, nullptr, 0};
-  kernel.slots = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
-  Temporary<D> const scratch(static_cast<std::size_t>(kernel.slots * Kernel::slot_bytes(problem.n)));
+  kernel.slot_count = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
+  Temporary<D> const scratch(static_cast<std::size_t>(kernel.slot_count * Kernel::slot_bytes(problem.n)));
   kernel.scratch = static_cast<char*>(scratch.get());
-  device_traits<D>::launch(kernel, kernel.slots, 1);
+  device_traits<D>::launch(kernel, kernel.slot_count, 1);
   return true;
 }
 
@@ -318,10 +318,10 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
     if (problem.indices && launch_network<true, D>(problem)) return;
   }
   if (!problem.indices && launch_network<false, D>(problem)) return;
-  int64_t const n = problem.n, parts = cpu::sort_parts(n, n), slots = cpu::sort_parts(problem.rows * n, problem.rows);
+  int64_t const n = problem.n, parts = cpu::sort_parts(n, n), slot_count = cpu::sort_parts(problem.rows * n, problem.rows);
   bool const indexed = problem.indices != nullptr;
   std::size_t const bytes = n <= cpu::insertion_limit ? 0 : (cpu::radix_scratch<T>(n, indexed) + 63) / 64 * 64;
-  if (parts > slots) {
+  if (parts > slot_count) {
     Temporary<D> const scratch(bytes), state(static_cast<std::size_t>(parts) * sizeof(typename cpu::SortRowKernel<T>::State));
     for (int64_t r = 0; r < problem.rows; ++r) {
       int64_t const at = r * n;
@@ -330,9 +330,9 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
     }
     return;
   }
-  Temporary<D> const scratch(bytes * static_cast<std::size_t>(slots));
-  cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slots, static_cast<int64_t>(bytes)};
-  device_traits<D>::launch(kernel, slots, 1);
+  Temporary<D> const scratch(bytes * static_cast<std::size_t>(slot_count));
+  cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slot_count, static_cast<int64_t>(bytes)};
+  device_traits<D>::launch(kernel, slot_count, 1);
 }
 
 }  // namespace detail

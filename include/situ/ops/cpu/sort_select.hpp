@@ -119,7 +119,7 @@ struct TopkKernel {
   Record* scratch;     ///< 2 * capacity for each slot
   int64_t* counts;     ///< of a row in parts: how many candidates each has
   int64_t capacity;
-  int64_t slots;       ///< of rows, or the parts of each row
+  int64_t slot_count;  ///< of rows, or the parts of each row
   bool parts, join;
 
   K flip() const { return problem.largest ? static_cast<K>(~K(0)) : K(0); }
@@ -128,14 +128,14 @@ struct TopkKernel {
     if (join) return join_rows(first, last);
     for (int64_t slot = first; slot < last; ++slot) {
       if (parts) {
-        int64_t const row = slot / slots, part = slot % slots, n = problem.n;
+        int64_t const row = slot / slot_count, part = slot % slot_count, n = problem.n;
         Candidates<T> best{scratch + slot * capacity, problem.k, capacity};
-        best.take(problem.source + row * n, n / slots * part, part + 1 == slots ? n : n / slots * (part + 1), flip());
+        best.take(problem.source + row * n, n / slot_count * part, part + 1 == slot_count ? n : n / slot_count * (part + 1), flip());
         best.select();
         counts[slot] = best.count;
       } else {
         Record* const room = scratch + slot * 2 * capacity;
-        for (int64_t row = problem.rows * slot / slots; row < problem.rows * (slot + 1) / slots; ++row) {
+        for (int64_t row = problem.rows * slot / slot_count; row < problem.rows * (slot + 1) / slot_count; ++row) {
           Candidates<T> best{room, problem.k, capacity};
           best.take(problem.source + row * problem.n, 0, problem.n, flip());
           best.select();
@@ -148,10 +148,10 @@ struct TopkKernel {
   /// The parts follow each other in the order of their indices, so joining them keeps equal elements in order.
   void join_rows(int64_t first, int64_t last) const {
     for (int64_t row = first; row < last; ++row) {
-      Record* const room = scratch + row * slots * capacity;
+      Record* const room = scratch + row * slot_count * capacity;
       int64_t count = 0;
-      for (int64_t part = 0; part < slots; ++part) {
-        for (int64_t i = 0; i < counts[row * slots + part]; ++i) room[count++] = room[part * capacity + i];
+      for (int64_t part = 0; part < slot_count; ++part) {
+        for (int64_t i = 0; i < counts[row * slot_count + part]; ++i) room[count++] = room[part * capacity + i];
       }
       Candidates<T> best{room, problem.k, capacity, count};
       best.select();
@@ -178,14 +178,14 @@ template <class D, class T>
 void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
   using Kernel = cpu::TopkKernel<T>;
   int64_t const capacity = cpu::Candidates<T>::capacity_for(problem.k);
-  int64_t const slots = cpu::sort_parts(problem.rows * problem.n, problem.rows);
+  int64_t const slot_count = cpu::sort_parts(problem.rows * problem.n, problem.rows);
   int64_t const parts = cpu::sort_parts(problem.n, problem.n / (256 * problem.k + 1) + 1);
-  bool const in_parts = parts > slots && parts > 1;
-  int64_t const rooms = in_parts ? parts : 2 * slots;
+  bool const in_parts = parts > slot_count && parts > 1;
+  int64_t const rooms = in_parts ? parts : 2 * slot_count;
   Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
   Temporary<D> const counts(static_cast<std::size_t>(in_parts ? parts : 0) * sizeof(int64_t));
-  Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slots, in_parts, false};
-  if (!in_parts) return device_traits<D>::launch(kernel, slots, 1);
+  Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slot_count, in_parts, false};
+  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 1);
   for (int64_t row = 0; row < problem.rows; ++row) {  // fewer than there are threads
     kernel.problem.source = problem.source + row * problem.n;
     kernel.problem.values = problem.values + row * problem.k;

@@ -13,15 +13,15 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-template <class Word, class I>
+template <class Word, class Ix>
 struct GatherArguments {
-  GatherProgram<Word, I> program;
+  GatherProgram<Word, Ix> program;
   IndexWalk<3> walk;
 };
 
-template <class Word, class I>
-__global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_constant__ GatherArguments<Word, I> arguments) {
-  using Program = GatherProgram<Word, I>;
+template <class Word, class Ix>
+__global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_constant__ GatherArguments<Word, Ix> arguments) {
+  using Program = GatherProgram<Word, Ix>;
   auto const& program = arguments.program;
   int64_t const p = global_thread();
   if (p >= arguments.walk.count) return;
@@ -37,16 +37,16 @@ __global__ void __launch_bounds__(block_threads) gather_kernel(const __grid_cons
   }
 }
 
-template <class Word, class I>
+template <class Word, class Ix>
 struct OneHotArguments {
-  OneHotProgram<Word, I> program;
+  OneHotProgram<Word, Ix> program;
   int64_t size;
   bool wide;
   WalkedAxis classes;
 };
 
-template <class Word, class I>
-__global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_constant__ OneHotArguments<Word, I> arguments) {
+template <class Word, class Ix>
+__global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_constant__ OneHotArguments<Word, Ix> arguments) {
   auto const& program = arguments.program;
   int64_t const k = global_thread();
   if (k >= arguments.size) return;
@@ -57,12 +57,12 @@ __global__ void __launch_bounds__(block_threads) one_hot_kernel(const __grid_con
 }
 
 /// Rows of the result, `run` elements each; dimension `axis` counts the selected slices, those before and behind it the rest.
-template <class P, class I>
+template <class P, class Ix>
 struct SelectRowsArguments {
   static constexpr int operands = P::leaves + 1;
   typename P::tree_type tree;
   void* data[operands];
-  I const* index;
+  Ix const* index;
   IndexBounds bounds;
   int rank, axis;  ///< of the rows
   bool wide;       ///< more threads than fast division reaches
@@ -76,9 +76,9 @@ struct SelectRowsArguments {
   SITU_DEVICE int64_t run_stride(int operand) const { return run_strides[operand]; }
 };
 
-template <class P, class I>
-__global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid_constant__ SelectRowsArguments<P, I> arguments) {
-  using A = SelectRowsArguments<P, I>;
+template <class P, class Ix>
+__global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid_constant__ SelectRowsArguments<P, Ix> arguments) {
+  using A = SelectRowsArguments<P, Ix>;
   using Out = typename P::out_type;
   constexpr int N = lanes_of<P>;
   int64_t const thread = global_thread();
@@ -126,25 +126,25 @@ __global__ void __launch_bounds__(block_threads) select_rows_kernel(const __grid
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-template <class D, class Word, class I>
-void launch_gather(cuda_kernels, GatherProgram<Word, I> const& program) {
-  cuda::GatherArguments<Word, I> const arguments{program, cuda::IndexWalk<3>(program.space)};
-  cuda::launch(device_traits<D>::ordinal, program.bounds.operation, cuda::gather_kernel<Word, I>, cuda::blocks_for(arguments.walk.count), cuda::block_threads, arguments);
+template <class D, class Word, class Ix>
+void launch_gather(cuda_kernels, GatherProgram<Word, Ix> const& program) {
+  cuda::GatherArguments<Word, Ix> const arguments{program, cuda::IndexWalk<3>(program.space)};
+  cuda::launch(device_traits<D>::ordinal, program.bounds.operation, cuda::gather_kernel<Word, Ix>, cuda::blocks_for(arguments.walk.count), cuda::block_threads, arguments);
 }
 
-template <class D, class Word, class I>
-void launch_one_hot(cuda_kernels, OneHotProgram<Word, I> const& program) {
+template <class D, class Word, class Ix>
+void launch_one_hot(cuda_kernels, OneHotProgram<Word, Ix> const& program) {
   // Without classes every index is wrong, and nothing is there to be written: the kernel looks at the first of them.
   int64_t const size = program.classes > 0 ? program.count * program.classes : program.count;
-  cuda::OneHotArguments<Word, I> arguments{program, size, size >= cuda::index_limit, {}};
+  cuda::OneHotArguments<Word, Ix> arguments{program, size, size >= cuda::index_limit, {}};
   if (program.classes == 0) return cuda::record_on_host(program.bounds, 0, 0);
   arguments.classes = cuda::WalkedAxis::of(program.classes);
-  cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, I>, cuda::blocks_for(size), cuda::block_threads, arguments);
+  cuda::launch(device_traits<D>::ordinal, "one_hot", cuda::one_hot_kernel<Word, Ix>, cuda::blocks_for(size), cuda::block_threads, arguments);
 }
 
 /// Elements of e along `axis` to a contiguous result; only what is selected is computed.
-template <class D, class T, class E, class I>
-bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* index, int64_t selected, IndexBounds const& bounds) {
+template <class D, class T, class E, class Ix>
+bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, Ix const* index, int64_t selected, IndexBounds const& bounds) {
   using P = Program<tree_of<E>, T, leaf_count<E>>;
   constexpr int N = cuda::lanes_of<P>, operands = P::leaves + 1;
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
@@ -153,7 +153,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   selection[axis] = selected;
   int64_t const size = product(selection);
   if (size == 0) return true;
-  cuda::SelectRowsArguments<P, I> arguments(lower<0>(e));
+  cuda::SelectRowsArguments<P, Ix> arguments(lower<0>(e));
 
   // Axes before and behind the selected one are joined among themselves.
   Layout const result{selection};
@@ -200,7 +200,7 @@ bool launch_index_select(cuda_kernels, T* out, E const& e, int axis, I const* in
   }
   arguments.index = index;
   arguments.bounds = bounds;
-  cuda::launch(device_traits<D>::ordinal, "index_select", cuda::select_rows_kernel<P, I>, cuda::blocks_for(arguments.threads), cuda::block_threads, arguments);
+  cuda::launch(device_traits<D>::ordinal, "index_select", cuda::select_rows_kernel<P, Ix>, cuda::blocks_for(arguments.threads), cuda::block_threads, arguments);
   return true;
 }
 

@@ -58,9 +58,9 @@ struct IndexWalk {
   }
 };
 
-template <class Join, class I>
+template <class Join, class Ix>
 struct ScatterArguments {
-  using Program = ScatterProgram<Join, I>;
+  using Program = ScatterProgram<Join, Ix>;
   Program program;
   IndexWalk<3> walk;
   uint32_t* places;  ///< replacing: 1 + the last element for each place; adding: where each place's list begins, and the end of all
@@ -281,10 +281,10 @@ inline void clear_memory(int device, void* memory, std::size_t bytes) {
 namespace detail {
 inline namespace SITU_ABI_COMPILER {
 
-template <class D, class Join, class I>
-void launch_scatter(cuda_kernels, ScatterProgram<Join, I> const& program) {
+template <class D, class Join, class Ix>
+void launch_scatter(cuda_kernels, ScatterProgram<Join, Ix> const& program) {
   using T = typename Join::value_type;
-  using A = cuda::ScatterArguments<Join, I>;
+  using A = cuda::ScatterArguments<Join, Ix>;
   constexpr int device = device_traits<D>::ordinal, threads = cuda::block_threads;
   char const* const who = program.bounds.operation;
   A arguments{program, cuda::IndexWalk<3>(program.space), nullptr, nullptr};
