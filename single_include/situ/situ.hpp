@@ -275,6 +275,22 @@ template <class Number>
 struct axes_stand_in_braces__as_in_permute_of_braces_1_0 {};
 template <class Flag>
 struct keepdim_is_a_tag__as_in_sum_of_x_and_0_and_keepdim {};
+template <class Input>
+struct the_axis_is_to_be_given__as_in_softmax_of_x_and_1 {};
+template <class Axis>
+struct the_axis_stands_before_the_index__as_in_gather_of_x_and_1_and_index {};
+template <class Axis>
+struct the_axis_stands_first__as_in_concat_of_1_and_a_and_b__or_behind_parts_in_braces {};
+template <class Order>
+struct the_order_of_a_norm_is_named__as_in_norm_of_x_and_p_1_in_braces {};
+template <class Operand>
+struct operands_of_einsum_stand_one_by_one__without_braces {};
+template <class Flag>
+struct topk_takes_the_largest__or_the_tag_smallest_for_the_others {};
+template <class Name>
+struct a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time {};
+template <class Rate>
+struct options_are_named__as_in_SGD_of_net_and_lr_in_braces {};
 template <class Operand>
 struct max_and_min_reduce_one_tensor__use_maximum_or_minimum_for_two_operands {};
 template <class Value>
@@ -4412,6 +4428,7 @@ inline constexpr int max_devices = 64;
 
 struct DeviceState {
   uint64_t peers = 0;               ///< bit m: cuda:m may read this device's pool, or was found not to
+  uint64_t senders = 0;             ///< bit m: cuda:m has sent something to this device, so that its faults are this one's, too
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
   IndexFault* fault = nullptr;      ///< page-locked and mapped; made with the pool
@@ -4445,10 +4462,15 @@ inline IndexFault* fault_of(int device) noexcept {
   return __atomic_load_n(&process_state().devices[device].fault, __ATOMIC_ACQUIRE);
 }
 
-/// Throws what a kernel wrote down; the device has been waited for.
+/// Throws what a kernel wrote down, here or where something was sent from; the device has been waited for.
 inline void check_fault(int device) {
-  if (IndexFault* const fault = fault_of(device)) {
-    throw_fault(*fault, [device] { return text("cuda:", device); });
+  uint64_t left = __atomic_load_n(&process_state().devices[device].senders, __ATOMIC_ACQUIRE);
+  for (int from = device;; left &= left - 1) {
+    if (IndexFault* const fault = fault_of(from)) {
+      throw_fault(*fault, [from] { return text("cuda:", from); });
+    }
+    if (left == 0) return;
+    from = __builtin_ctzll(left);
   }
 }
 
@@ -5155,6 +5177,7 @@ struct Runtime {
     uint64_t& peers = process_state().devices[peer].peers;
     uint64_t const bit = uint64_t{1} << device;
     if (device == peer || (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit)) return;
+    __atomic_fetch_or(&process_state().devices[device].senders, uint64_t{1} << peer, __ATOMIC_RELEASE);
     int can = 0;
     cudaMemPool_t pool = nullptr;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can && cudaDeviceGetDefaultMemPool(&pool, peer) == cudaSuccess) {
@@ -5527,6 +5550,8 @@ struct device_traits<Cuda<N>> {
   }
   static void synchronize() { detail::cuda::wait_for_device<N>(N); }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
+  /// Throws for a bad index that was found. What is waited for has been waited for.
+  static void check() { detail::cuda::check_fault(N); }
 
   /// Between the device and page-locked memory: enqueued.
   static void copy_from_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, true); }
@@ -6108,6 +6133,7 @@ struct Device {
   Queue* queues = &stream;   ///< all of them
   situ::emulated::counts counts{};
   IndexFault fault{};  ///< in ordinary memory, which the streams' threads reach
+  uint64_t senders[max_devices / 64] = {};  ///< bit m: emulated:m has sent something to this one, so that its faults are this one's, too
 
   /// f(queue) for every stream. f may let go of the lock.
   template <class F>
@@ -6333,9 +6359,15 @@ inline void run_copy(Job* job) noexcept {
   end_queued(mark);
 }
 
-/// Throws what a kernel wrote down.
+/// Throws what a kernel wrote down, here or where something was sent from.
 inline void check(int ordinal, Device& device) {
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
+  for (int word = 0; word < max_devices / 64; ++word) {
+    for (uint64_t left = device.senders[word]; left != 0; left &= left - 1) {
+      int const sender = 64 * word + __builtin_ctzll(left);
+      throw_fault(state().devices[sender]->fault, [sender] { return message({"emulated:", sender}); });
+    }
+  }
 }
 
 /// A copy on this thread's stream of the device, of rows where there are any. `waits`: until it has run.
@@ -6375,6 +6407,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& source = find(source_ordinal);
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
+  target.senders[source_ordinal / 64] |= uint64_t{1} << source_ordinal % 64;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
   enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});
 }
@@ -6466,6 +6499,11 @@ inline void synchronize(int ordinal) {
 inline IndexFault* fault(int ordinal) {
   Lock const lock;
   return &find(ordinal).fault;
+}
+
+inline void check(int ordinal) {
+  Lock const lock;
+  check(ordinal, find(ordinal));
 }
 
 inline void require_device(int ordinal) {
@@ -6615,6 +6653,7 @@ inline void configure(configuration const& asked = {}) {
     device->pool = {};
     device->counts = {};
     device->fault = {};
+    for (uint64_t& senders : device->senders) senders = 0;
   }
   all.device_count = asked.devices;
   all.memory = asked.memory;
@@ -6701,6 +6740,8 @@ struct device_traits<Emulated<N>> {
     detail::deallocate_after_others(stream_driver(), N, current_stream(), head, &detail::emulated::deallocate);
   }
   static detail::IndexFault* fault() { return detail::emulated::fault(N); }
+  /// Throws for a bad index that was found. What is waited for has been waited for.
+  static void check() { detail::emulated::check(N); }
 };
 
 }  // namespace situ::inline SITU_ABI
@@ -6921,7 +6962,7 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
+/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as from other synchronisations; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:
@@ -6949,8 +6990,11 @@ class Event {
   }
   /// Whether it has passed.
   bool query() const { return moment_.passed(); }
-  /// Waits on the host until it has passed.
-  void synchronize() const { moment_.wait(); }
+  /// Waits on the host until it has passed. Throws IndexError for a bad index that the device has found by then.
+  void synchronize() const {
+    moment_.wait();
+    if constexpr (detail::reports_faults_later<D>) device_traits<D>::check();
+  }
   /// Milliseconds from this event to a later one; waits for both.
   double elapsed_ms(Event const& end) const {
     if constexpr (detail::asynchronous<D>) {
@@ -9741,6 +9785,9 @@ class ExpressionMembers {
   Tensor<U, typename value_device<Self>::type> to() const {
     return evaluated_as<U>(self());
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   Tensor<U, To> to(To, CallSite site = CallSite::here()) const {
@@ -9820,6 +9867,9 @@ class ExpressionMembers<E, true> {
   Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   template <class Self = E>
   Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
     return to(Cpu{}, site);
@@ -17788,12 +17838,15 @@ template <element T = float, device D = Cpu, std::integral Ix, std::integral J, 
           class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>
 Tensor<T, D> full(Ix, J, V, Vs...) = delete;
 
-/// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
+/// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop, or start or stop is not finite.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
 Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   double const from = static_cast<double>(start), to = static_cast<double>(stop), by = static_cast<double>(step);
   if (!(by != 0) || !((to - from) / by >= 0)) {  // NaN in any of them too
     detail::fail<ShapeError>("arange: from ", from, " to ", to, " in steps of ", by, ": the step must lead from start to stop and not be 0");
+  }
+  if (to - from > 1.7976931348623157e308 || to - from < -1.7976931348623157e308) {
+    detail::fail<ShapeError>("arange: from ", from, " to ", to, ": start and stop must be finite, and not further apart than any number");
   }
   double const steps = (to - from) / by;
   int64_t count = detail::convert_scalar<int64_t>(steps);
@@ -18949,6 +19002,17 @@ struct UnlikeParts {
 
 }  // namespace detail
 
+// What PyTorch's users would write.
+#define SITU_AXIS_BEHIND(NAME)                                                                                                          \
+  template <class A, class B, std::integral Axis,                                                                                       \
+            class Error = error::the_axis_stands_first__as_in_concat_of_1_and_a_and_b__or_behind_parts_in_braces<Axis>>                 \
+    requires((expression<A> || differentiable<A>) && (expression<B> || differentiable<B>))                                              \
+  void NAME(A const&, B const&, Axis) = delete;                                                                                         \
+  template <class A, class B, class C, std::integral Axis,                                                                              \
+            class Error = error::the_axis_stands_first__as_in_concat_of_1_and_a_and_b__or_behind_parts_in_braces<Axis>>                 \
+    requires((expression<A> || differentiable<A>) && (expression<B> || differentiable<B>) && (expression<C> || differentiable<C>))      \
+  void NAME(A const&, B const&, C const&, Axis) = delete;
+
 /// Tensors one behind the other along an existing axis.
 ///
 /// Takes a list or a vector of tensors, or of expressions of one type, then the axis; or the axis, then any expressions. Each is evaluated
@@ -18983,6 +19047,7 @@ template <class... Es, class Error = detail::apart_t<Es...>>
 void concat(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
 void concat(E const&, Es const&...) = delete;
+SITU_AXIS_BEHIND(concat)
 
 /// Tensors of one shape side by side along a new axis, which stands at `axis` of the result (0 where none is given).
 /// Takes what concat takes.
@@ -19013,6 +19078,8 @@ template <class... Es, class Error = detail::apart_t<Es...>>
 void stack(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
 void stack(E const&, Es const&...) = delete;
+SITU_AXIS_BEHIND(stack)
+#undef SITU_AXIS_BEHIND
 
 /// Consecutive slices of the given sizes, which add up to the extent of the axis: views.
 template <class E>
@@ -19187,6 +19254,9 @@ detail::view_of_t<E> flip(E const& x) {
   for (int k = 0; k < x.rank(); ++k) axes.push_back(k);
   return flip(x, axes);
 }
+template <class E, std::integral Ix, std::integral J, std::integral... Is, class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<Ix>>
+  requires(expression<E> || differentiable<E>)
+void flip(E const&, Ix, J, Is...) = delete;
 
 /// Which of the first two axes of a grid belongs to the first tensor: `ij`, matrix order, or `xy`, where the two are swapped.
 enum class indexing { ij, xy };
@@ -27084,6 +27154,9 @@ SITU_REDUCTION_NAMED(stddev, deviation_of, var_options)
 /// (Σ |x|^p)^(1/p), for any p: norm(x, {.p = 3}), norm(x, 0, {.p = 1}, keepdim). inf, -inf: the largest, the smallest magnitude, which of
 /// nothing is refused with ShapeError; 0: how many elements are not 0. Integers give float.
 SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
+template <class E, std::floating_point P, class... As, class Error = error::the_order_of_a_norm_is_named__as_in_norm_of_x_and_p_1_in_braces<P>>
+  requires(expression<E> || differentiable<E>)
+void norm(E const&, P, As const&...) = delete;
 #undef SITU_REDUCTION_NAMED
 #undef SITU_REDUCTION_UNNAMED
 #undef SITU_REDUCTION_FORM
@@ -28540,11 +28613,21 @@ template <class E>
 auto all_of(E const& e) -> bool {
   return e.size() == 0 || min(e).item();
 }
+/// Integers in double, which tolerances are.
+template <class E>
+auto in_double(E const& e) {
+  return cast<double>(e);
+}
+template <class C>
+Constant<double> in_double(Constant<C> const& number) {
+  return {static_cast<double>(number.value)};
+}
 template <bool EqualNan, class A, class B>
 auto close_map(A const& a, B const& b, close_options const& allowed) {
-  using T = floating_t<promote_t<value_of<A>, value_of<B>>>;
+  using T = promote_t<value_of<A>, value_of<B>>;
   using C = compute_t<T>;
-  return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
+  if constexpr (!floating<T>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
+  else return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
 template <class A, class B>
 inline constexpr bool can_be_close = (expression<A> && number<B>) || (number<A> && expression<B>);
@@ -28558,8 +28641,8 @@ auto number_compared(S value) {
 }
 }  // namespace detail
 
-/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float. One of the operands may be a
-/// number: isclose(x, 1).
+/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as double, as in NumPy. One of the
+/// operands may be a number: isclose(x, 1).
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 auto isclose(A const& a, B const& b, close_options const& allowed = {}) {
@@ -30268,6 +30351,10 @@ template <class E, class... Es, class Error = error::bool_tensors_have_no_produc
   requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && std::is_same_v<detail::einsum_value<E, Es...>, bool>)
 void einsum(detail::Equation, E const&, Es const&...) = delete;
 
+template <class E, class Error = error::operands_of_einsum_stand_one_by_one__without_braces<E>>
+  requires(expression<E> || differentiable<E>)
+void einsum(detail::Equation, std::initializer_list<E>) = delete;
+
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/index.hpp>
@@ -31627,6 +31714,9 @@ auto gather(X const& x, int64_t axis, Ix const& index) {
 }
 template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
 void gather(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, std::integral Axis, class Error = error::the_axis_stands_before_the_index__as_in_gather_of_x_and_1_and_index<Axis>>
+  requires((expression<X> || differentiable<X>) && expression<Ix>)
+void gather(X const&, Ix const&, Axis) = delete;
 
 /// Elements of x by their number in row-major order: y(i…) = x.flatten()(index(i…)).
 /// Shape     the index's.
@@ -31672,6 +31762,9 @@ auto index_select(X const& x, int64_t axis, Ix const& index) {
 }
 template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
 void index_select(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, std::integral Axis, class Error = error::the_axis_stands_before_the_index__as_in_gather_of_x_and_1_and_index<Axis>>
+  requires((expression<X> || differentiable<X>) && expression<Ix>)
+void index_select(X const&, Ix const&, Axis) = delete;
 
 /// Index j of an axis `counts[j]` times in a row; PyTorch's repeat_interleave.
 template <class X>
@@ -32324,7 +32417,8 @@ struct Cholesky {
     integer report = Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t k = upper ? 0 : row + 1; k < (upper ? row : n); ++k) matrix[row * n + k] = 0;
-      if (report == 0 && !all_finite(matrix + row * (n + 1), 1)) report = as_integer(row + 1);  // some versions let NaN pass
+      T const& root = matrix[row * (n + 1)];
+      if (report == 0 && !all_finite(&root, 1) && !(root > 0)) report = as_integer(row + 1);  // some versions let NaN pass
     }
     reports[i] = static_cast<int32_t>(report);
   }
@@ -33375,12 +33469,6 @@ double rank_tolerance(RankOptions const& options, MatrixShape const& shape) {
   return options.rtol >= 0 ? options.rtol : epsilon * static_cast<double>(shape.rows > shape.columns ? shape.rows : shape.columns);
 }
 
-/// The singular values inverted, with 0 for those that count as 0.
-template <class T, class D>
-Tensor<T, D> inverted_values(Tensor<T, D> const& s, double rtol) {
-  return where(s > s.slice(-1, 0, 1) * rtol, reciprocal(s), 0);
-}
-
 /// Whether a right side holds one vector for each matrix, rather than matrices: as PyTorch tells them apart.
 inline bool holds_vectors(Shape const& a, Shape const& b) {
   return b.rank() == 1 || (b.rank() == a.rank() - 1 && b == Shape(a.data(), a.rank() - 1));
@@ -33622,7 +33710,7 @@ template <class E>
 auto pinv(E const& x, RankOptions const& options = {}) {
   double const rtol = detail::rank_tolerance<value_of<E>>(options, detail::MatrixShape(x.shape(), "pinv"));
   auto const [u, s, vh] = detail::svd_of(x, 'S', "pinv");
-  auto const inverted = detail::inverted_values(s, rtol);
+  auto const inverted = where(s > s.slice(-1, 0, 1) * rtol, reciprocal(s), 0);
   return matmul(vh.transpose(-2, -1) * inverted.unsqueeze(-2), u.transpose(-2, -1));
 }
 SITU_NO_MATRIX(Tensor, pinv, RankOptions const& options = {})
@@ -33649,8 +33737,9 @@ auto lstsq(A const& a, B const& b, RankOptions const& options = {}) {
   auto const columns = vectors ? right.unsqueeze(-1) : right;
   auto const [u, s, vh] = detail::svd_of(matrix, 'S', "lstsq");
   double const rtol = detail::rank_tolerance<T>(options, as);
-  auto const inverted = detail::inverted_values(s, rtol);
-  Tensor<T, D> solution = matmul(vh.transpose(-2, -1), inverted.unsqueeze(-1) * matmul(u.transpose(-2, -1), columns));
+  auto const divisors = s.unsqueeze(-1);
+  auto const parts = matmul(u.transpose(-2, -1), columns);
+  Tensor<T, D> solution = matmul(vh.transpose(-2, -1), where(divisors > divisors.slice(-2, 0, 1) * rtol, parts / divisors, 0));  // 1 / s may be infinite
 
   LstsqResult<T, D> result{vectors ? solution.squeeze(-1) : solution, {}, sum(s > s.slice(-1, 0, 1) * rtol, -1), s};
   if (as.rows > as.columns && (result.rank.size() == 0 || min(result.rank).item() == as.columns)) {
@@ -38324,6 +38413,14 @@ auto cumprod(E const& x, int64_t axis) {
   return detail::scan<scanners::cumprod<value_of<E>>>(x, axis);
 }
 
+// Without an axis, as NumPy's users write.
+template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires(expression<E> || differentiable<E>)
+void cumsum(E const&) = delete;
+template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires(expression<E> || differentiable<E>)
+void cumprod(E const&) = delete;
+
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/searchsorted.hpp>
@@ -40264,6 +40361,12 @@ template <class E>
 auto topk(E const& x, int64_t k, smallest_t) {
   return detail::topk(x, k, -1, false);
 }
+template <class E, std::same_as<bool> B, class... Bs, class Error = error::topk_takes_the_largest__or_the_tag_smallest_for_the_others<B>>
+  requires(expression<E> || differentiable<E>)
+void topk(E const&, int64_t, B, Bs...) = delete;
+template <class E, std::same_as<bool> B, class... Bs, class Error = error::topk_takes_the_largest__or_the_tag_smallest_for_the_others<B>>
+  requires(expression<E> || differentiable<E>)
+void topk(E const&, int64_t, int64_t, B, Bs...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -41122,6 +41225,14 @@ template <class E>
 auto log_softmax(E const& x, int64_t axis) {
   return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
+
+// Without an axis, as PyTorch's older users write.
+template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires(expression<E> || differentiable<E>)
+void softmax(E const&) = delete;
+template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires(expression<E> || differentiable<E>)
+void log_softmax(E const&) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -42178,8 +42289,8 @@ class Flow {
     }
   }
 
-  /// Whether the gradient of an input is to be computed.
-  bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
+  /// Whether the gradient of an input is to be computed: not that of a leaf that was frozen since.
+  bool wants(Node const* input) const { return input && input->requires_grad && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
   bool keeps_graph() const { return keeps_graph_; }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
@@ -42308,7 +42419,7 @@ SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
 /// While it lives, operations of the calling thread are not recorded: `no_grad guard;`.
 class [[nodiscard]] no_grad {
  public:
-  no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
+  [[nodiscard]] no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
   no_grad(no_grad const&) = delete;
   no_grad& operator=(no_grad const&) = delete;
   ~no_grad() { detail::records_gradients = before_; }
@@ -42402,6 +42513,8 @@ struct Hook {
   virtual ~Hook() = default;
   /// `recorded`: under create_graph.
   virtual void call(Tensor<T, D>& gradient, bool recorded) = 0;
+  /// Whose hooks, from before a recorded write, this one stands for.
+  virtual State<T, D>* before() { return nullptr; }
 };
 template <class T, class D, class F>
 struct HookOf final : Hook<T, D> {
@@ -42508,7 +42621,7 @@ class Variable {
     state()->has_grad = false;
   }
   bool requires_grad() const { return state()->requires_grad; }
-  /// Whether a leaf wants a gradient. Throws GradientError for what is not a leaf.
+  /// Whether a leaf wants a gradient: also of what was recorded before, since a pass asks when it comes by. Throws GradientError for what is not a leaf.
   Variable& requires_grad(bool wanted) {
     if (!is_leaf() && !wanted) {
       detail::fail<GradientError>("requires_grad: this Variable is the result of ", state()->name, ": only a leaf can be frozen; use value() or no_grad");
@@ -42518,7 +42631,7 @@ class Variable {
   }
   /// Whether it was made by the user, and not recorded.
   bool is_leaf() const { return state()->name == nullptr; }
-  /// Keeps the gradient of what is not a leaf.
+  /// Keeps the gradient of what is not a leaf. After a recorded write, as v += e, that of the new value.
   void retain_grad() {
     check_requires_grad("retain_grad");
     state()->retains_grad = true;
@@ -42549,6 +42662,7 @@ class Variable {
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
   /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
+  /// A recorded write, as v += e, leaves the hooks with the value that was there before; their numbers stay good.
   /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
@@ -42665,6 +42779,9 @@ class Variable {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
   Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {
@@ -42867,6 +42984,9 @@ void check_view(V const& v) {
   }
 }
 
+template <class T, class D>
+struct HooksBefore;
+
 /// A Variable's place in the graph, with its value while handles can read it.
 template <class T, class D>
 struct State : Node {
@@ -42989,8 +43109,23 @@ struct State : Node {
     return hook->number = ++hooks_added;
   }
   void remove_hook(int64_t number) noexcept {
-    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
-    if (hooks_called == 0) drop_removed_hooks();
+    for (State *state = this, *before = nullptr; state; state = std::exchange(before, nullptr)) {
+      for (Hook<T, D>* hook = state->hooks; hook; hook = hook->next) {
+        hook->removed = hook->removed || hook->number == number;
+        if (hook->before()) before = hook->before();
+      }
+      if (state->hooks_called == 0) state->drop_removed_hooks();
+    }
+  }
+  /// A recorded write makes its Variable's name that of `written`, which keeps the gradient if this one would have, and knows the hooks of this one.
+  __attribute__((noinline, cold)) void pass_wishes(State& written) {
+    if (retains_grad) written.retains_grad = true, written.takes_late = false;
+    if (!hooks) return;
+    State* const known = hooks->next ? nullptr : hooks->before();
+    auto* const before = new HooksBefore<T, D>(known ? *known : *this);
+    written.add_hook(before);
+    before->number = 0;  // which no hook of the user's has
+    written.hooks_added = hooks_added;
   }
 
  private:
@@ -43002,6 +43137,16 @@ struct State : Node {
     hooked = hooks != nullptr;
   }
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
+};
+
+/// The hooks of a Variable from before a recorded write: they see the gradient of the value that was there, and are removed by the Variable's name.
+template <class T, class D>
+struct HooksBefore final : Hook<T, D> {
+  State<T, D>& state;
+  explicit HooksBefore(State<T, D>& s) : state(s) { count_up(state.references); }
+  ~HooksBefore() override { drop(&state); }
+  void call(Tensor<T, D>&, bool) override {}
+  State<T, D>* before() override { return &state; }
 };
 
 /// What second derivatives are computed with (lane.hpp).
@@ -45965,6 +46110,14 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
+/// v becomes the result of a write.
+template <class T, class D>
+void rebind(Variable<T, D>& v, Variable<T, D>&& written) {
+  State<T, D>& before = *v.state();
+  if (SITU_UNLIKELY(before.retains_grad || before.hooks)) before.pass_wishes(*written.state());
+  v = std::move(written);
+}
+
 /// target = x, which `whole` is told of: it becomes the result of the write.
 template <class T, class D, class X>
 void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
@@ -45984,7 +46137,7 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
   pass_whole(*whole.state(), *written.state(), &whole);
-  whole = std::move(written);
+  rebind(whole, std::move(written));
 }
 
 /// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
@@ -46036,7 +46189,7 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
   }
   auto const formula = recorded(v, x);
   if (!(formula.shape() == v.shape())) expanded(Layout(formula.shape()), v.shape(), who);
-  v = recorded_as<T, D>(formula);
+  rebind(v, recorded_as<T, D>(formula));
 }
 
 }  // namespace detail
@@ -58966,9 +59119,13 @@ using optim::for_each_state;
     using Base::Base;                                                                                                            \
     template <any_module M>                                                                                                      \
     explicit NAME(M const& net, OPTIONS const& options = {}) : Base(::situ::parameters<T>(net), options) {}                      \
+    template <class M, number X, class Error = error::options_are_named__as_in_SGD_of_net_and_lr_in_braces<X>>                   \
+    NAME(M const&, X) = delete;                                                                                                  \
   };                                                                                                                             \
   template <any_module M>                                                                                                        \
   NAME(M const&, OPTIONS = {}) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
+  template <any_module M>                                                                                                        \
+  NAME(M const&, number auto) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
   template <class T, class D>                                                                                                    \
   NAME(std::vector<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;                                                                 \
   template <class T, class D>                                                                                                    \

@@ -243,6 +243,35 @@ TEST_CASE("the gradient of a result is kept where that is asked for") {
   CHECK(x.grad().to_vector() == Row{10, -20, 30});
 }
 
+TEST_CASE("a leaf that is frozen after it was used gets no gradient") {
+  V x = row(), w = row();
+  V const y = sum(x * w + x);
+  V const z = sum(matmul(x, w));
+  int seen = 0;
+  x.register_hook([&](Tensor<double> const&) { ++seen; });
+  x.requires_grad(false);
+  y.backward();
+  z.backward();
+  CHECK(!x.has_grad());
+  CHECK(seen == 0);
+  CHECK(w.grad().to_vector() == Row{2, -4, 6});
+}
+
+TEST_CASE("a name whose gradient is kept keeps that of its new value after a recorded write") {
+  V const x = row();
+  V y = x * 2;
+  y.retain_grad();
+  y += 1;  // 3, -3, 7
+  sum(y * y).backward();
+  CHECK(y.grad().to_vector() == Row{6, -6, 14});
+  CHECK(x.grad().to_vector() == Row{12, -12, 28});
+  V z = x * 2;
+  z.retain_grad();
+  z[0] = 7;
+  sum(z * z).backward();
+  CHECK(z.grad().to_vector() == Row{14, -8, 12});
+}
+
 TEST_CASE("grad fills no gradient that is retained") {
   V const x = row();
   V h = x * x;
@@ -289,6 +318,47 @@ TEST_CASE("hooks see gradients, and may replace them") {
   CHECK(seen == std::vector<Row>{{40, -80, 120}});
   V const constant_(x.value(), false);
   CHECK_THROWS_AS(V(constant_).register_hook([](Tensor<double> const&) {}), GradientError);
+}
+
+TEST_CASE("hooks from before a recorded write see the gradient of what was there, and are removed by the name") {
+  V const x = row();
+  V y = x * 2;
+  std::vector<Row> before, after;
+  auto const first = y.register_hook([&](Tensor<double> const& g) { before.push_back(g.to_vector()); });
+  y += 1;
+  y[0] = 7;
+  auto const second = y.register_hook([&](Tensor<double> const& g) { after.push_back(g.to_vector()); });
+  CHECK(first != second);
+  V const other = y * 1;
+  sum(y + other).backward(retain_graph);
+  CHECK(before == std::vector<Row>{{0, 2, 2}});
+  CHECK(after == std::vector<Row>{{2, 2, 2}});
+  y *= 3;
+  y.remove_hook(first);
+  sum(other).backward(retain_graph);
+  CHECK(before.size() == 1);
+  CHECK(after.size() == 2);
+  y.remove_hook(second);
+  y.remove_hook(first);
+  sum(other).backward();
+  CHECK(before.size() == 1);
+  CHECK(after.size() == 2);
+}
+
+TEST_CASE("a name with a hook may be written very often") {
+  V const x = row();
+  int calls = 0;
+  {
+    V y = x * 2;
+    auto const hook = y.register_hook([&](Tensor<double> const&) { ++calls; });
+    for (int k = 0; k < 100000; ++k) {
+      y += 1;
+      if (k % 1000 == 0) y.register_hook([&](Tensor<double> const&) { ++calls; });
+    }
+    y.remove_hook(hook);
+    sum(y).backward();
+  }
+  CHECK(calls == 100);
 }
 
 TEST_CASE("the number of a hook that was removed is not given to another one") {

@@ -1,4 +1,5 @@
 #include <situ/device/emulated/device.hpp>
+#include <situ/device/event.hpp>
 #include <situ/device/query.hpp>
 
 #include <doctest/doctest.h>
@@ -509,6 +510,30 @@ TEST_CASE("what a kernel finds wrong is thrown by the next synchronisation, once
   { Float const written = counting({4}).to(Device{}); }  // what is written to the device is not in doubt, and nothing throws when it ends
   CHECK_THROWS_AS((void)x.item(0), IndexError);
   CHECK(x.item(3) == 3);
+}
+
+TEST_CASE("what a kernel finds wrong is thrown where its results have gone, and by an event that is waited for") {
+  Configured const devices({.devices = 3});
+  Gate gate;
+  open(gate);
+  detail::IndexBounds const bounds{Traits::fault(), "lookup", 7, 2};
+  Float const x = counting({4}).to(Device{});
+  Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);
+  Tensor<float, Emulated<2>> const there = x.to(Emulated<2>{});
+  synchronize(Emulated<1>{});
+  CHECK_THROWS_AS(there.to_vector(), IndexError);
+  CHECK(there.to_vector() == std::vector<float>{0, 1, 2, 3});
+  synchronize(Device{});
+  Event<Device> start, end;
+  start.record();
+  Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);
+  end.record();
+  CHECK_THROWS_AS(end.synchronize(), IndexError);
+  end.synchronize();
+  Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);
+  end.record();
+  CHECK_THROWS_AS((void)start.elapsed_ms(end), IndexError);
+  synchronize(Device{});
 }
 
 TEST_CASE("a fault that nobody asked for ends with its device") {

@@ -29,6 +29,17 @@ TEST_CASE("allclose and isclose use |a - b| <= atol + rtol |b|, as NumPy does") 
   CHECK(allclose(x, 2, 0, 1));
 }
 
+TEST_CASE("integers are compared as double") {
+  // np.isclose(np.int32([16777217, 2**31 - 1]), np.int32([16777216, 2**31 - 2]), 0, 0), np.isclose(np.int64(2**40 + 1), np.int64(2**40), 0, 1)
+  Tensor<int32_t> const a{16777217, 2147483647}, b{16777216, 2147483646};
+  CHECK(eval(isclose(a, b, 0, 0)).to_vector() == std::vector<bool>{false, false});
+  CHECK_FALSE(allclose(a, b, 0, 0));
+  CHECK(allclose(a, b, 0, 1));
+  Tensor<int64_t> const wide{(int64_t{1} << 40) + 1};
+  CHECK_FALSE(allclose(wide, wide - 1, 0, 0.5));
+  CHECK(allclose(wide, wide - 1, 0, 1));
+}
+
 TEST_CASE("a number is close to elements as a tensor of it is") {
   double const inf = INFINITY, nan = NAN;
   Tensor<double> const x{1, 1.00002, 1.000001, nan, inf, -inf};

@@ -466,6 +466,16 @@ TEST_CASE_TEMPLATE("elements near the ends of the range do not make a determinan
   auto const rows = Tensor<T>{{two(bottom + 2), two(bottom + 2)}, {T(6), T(4)}}.to(D{});  // one row alone: of -2^(bottom + 3)
   CHECK(det(rows).item() == -two(bottom + 3));
   CHECK(solve(rows, Tensor<T>{two(bottom + 3), T(10)}.to(D{})).to_vector() == std::vector<T>{1, 1});
+  // Singular values whose inverse overflows: the solution of (s A) x = s b is that of A x = b, here [1, 2].
+  int const least = bottom + 8;
+  auto const tiny = Tensor<T>{{two(least), 0}, {0, two(least)}, {two(least), two(least)}}.to(D{});
+  auto const fit = lstsq(tiny, Tensor<T>{two(least), 2 * two(least), 3 * two(least)}.to(D{}));
+  CHECK(fit.rank.item() == 2);
+  auto const found = fit.solution.to_vector();
+  CHECK(static_cast<double>(found[0]) == doctest::Approx(1).epsilon(0.02));
+  CHECK(static_cast<double>(found[1]) == doctest::Approx(2).epsilon(0.02));
+  // The roots of an infinite diagonal, as in NumPy.
+  CHECK(cholesky(Tensor<T>{{T(INFINITY), 0}, {0, 4}}.to(D{})).to_vector() == std::vector<T>{T(INFINITY), 0, 0, 2});
   // What is not finite, or 0, stays so.
   CHECK(det(Tensor<T>{{0, two(top - 1)}, {0, 1}}.to(D{})).item() == 0);
   CHECK(std::isnan(static_cast<double>(det(Tensor<T>{{T(NAN), two(bottom)}, {1, 1}}.to(D{})).item())));

@@ -290,8 +290,8 @@ class Flow {
     }
   }
 
-  /// Whether the gradient of an input is to be computed.
-  bool wants(Node const* input) const { return input && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
+  /// Whether the gradient of an input is to be computed: not that of a leaf that was frozen since.
+  bool wants(Node const* input) const { return input && input->requires_grad && (SITU_LIKELY(run_ == 0) || leads_to_target(*input)); }
   bool keeps_graph() const { return keeps_graph_; }
   /// Whether gradients are themselves recorded.
   bool creates_graph() const { return creates_graph_; }
@@ -420,7 +420,7 @@ SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
 /// While it lives, operations of the calling thread are not recorded: `no_grad guard;`.
 class [[nodiscard]] no_grad {
  public:
-  no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
+  [[nodiscard]] no_grad() : before_(std::exchange(detail::records_gradients, false)) {}
   no_grad(no_grad const&) = delete;
   no_grad& operator=(no_grad const&) = delete;
   ~no_grad() { detail::records_gradients = before_; }

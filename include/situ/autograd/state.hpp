@@ -43,6 +43,9 @@ void check_view(V const& v) {
   }
 }
 
+template <class T, class D>
+struct HooksBefore;
+
 /// A Variable's place in the graph, with its value while handles can read it.
 template <class T, class D>
 struct State : Node {
@@ -165,8 +168,23 @@ struct State : Node {
     return hook->number = ++hooks_added;
   }
   void remove_hook(int64_t number) noexcept {
-    for (Hook<T, D>* hook = hooks; hook; hook = hook->next) hook->removed = hook->removed || hook->number == number;
-    if (hooks_called == 0) drop_removed_hooks();
+    for (State *state = this, *before = nullptr; state; state = std::exchange(before, nullptr)) {
+      for (Hook<T, D>* hook = state->hooks; hook; hook = hook->next) {
+        hook->removed = hook->removed || hook->number == number;
+        if (hook->before()) before = hook->before();
+      }
+      if (state->hooks_called == 0) state->drop_removed_hooks();
+    }
+  }
+  /// A recorded write makes its Variable's name that of `written`, which keeps the gradient if this one would have, and knows the hooks of this one.
+  __attribute__((noinline, cold)) void pass_wishes(State& written) {
+    if (retains_grad) written.retains_grad = true, written.takes_late = false;
+    if (!hooks) return;
+    State* const known = hooks->next ? nullptr : hooks->before();
+    auto* const before = new HooksBefore<T, D>(known ? *known : *this);
+    written.add_hook(before);
+    before->number = 0;  // which no hook of the user's has
+    written.hooks_added = hooks_added;
   }
 
  private:
@@ -178,6 +196,16 @@ struct State : Node {
     hooked = hooks != nullptr;
   }
   static void forget_recorded(Variable<T, D>*& variable) noexcept { delete std::exchange(variable, nullptr); }
+};
+
+/// The hooks of a Variable from before a recorded write: they see the gradient of the value that was there, and are removed by the Variable's name.
+template <class T, class D>
+struct HooksBefore final : Hook<T, D> {
+  State<T, D>& state;
+  explicit HooksBefore(State<T, D>& s) : state(s) { count_up(state.references); }
+  ~HooksBefore() override { drop(&state); }
+  void call(Tensor<T, D>&, bool) override {}
+  State<T, D>* before() override { return &state; }
 };
 
 /// What second derivatives are computed with (lane.hpp).

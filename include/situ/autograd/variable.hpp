@@ -80,6 +80,8 @@ struct Hook {
   virtual ~Hook() = default;
   /// `recorded`: under create_graph.
   virtual void call(Tensor<T, D>& gradient, bool recorded) = 0;
+  /// Whose hooks, from before a recorded write, this one stands for.
+  virtual State<T, D>* before() { return nullptr; }
 };
 template <class T, class D, class F>
 struct HookOf final : Hook<T, D> {
@@ -186,7 +188,7 @@ class Variable {
     state()->has_grad = false;
   }
   bool requires_grad() const { return state()->requires_grad; }
-  /// Whether a leaf wants a gradient. Throws GradientError for what is not a leaf.
+  /// Whether a leaf wants a gradient: also of what was recorded before, since a pass asks when it comes by. Throws GradientError for what is not a leaf.
   Variable& requires_grad(bool wanted) {
     if (!is_leaf() && !wanted) {
       detail::fail<GradientError>("requires_grad: this Variable is the result of ", state()->name, ": only a leaf can be frozen; use value() or no_grad");
@@ -196,7 +198,7 @@ class Variable {
   }
   /// Whether it was made by the user, and not recorded.
   bool is_leaf() const { return state()->name == nullptr; }
-  /// Keeps the gradient of what is not a leaf.
+  /// Keeps the gradient of what is not a leaf. After a recorded write, as v += e, that of the new value.
   void retain_grad() {
     check_requires_grad("retain_grad");
     state()->retains_grad = true;
@@ -227,6 +229,7 @@ class Variable {
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
   /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
+  /// A recorded write, as v += e, leaves the hooks with the value that was there before; their numbers stay good.
   /// Throws    GradientError from a backward pass when what f returns has another shape, or replaces a gradient under create_graph.
   template <class F>
   int64_t register_hook(F f) {
@@ -343,6 +346,9 @@ class Variable {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
   Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {

@@ -136,6 +136,14 @@ void check_write(Variable<T, D> const& whole, X const& x) {
   }
 }
 
+/// v becomes the result of a write.
+template <class T, class D>
+void rebind(Variable<T, D>& v, Variable<T, D>&& written) {
+  State<T, D>& before = *v.state();
+  if (SITU_UNLIKELY(before.retains_grad || before.hooks)) before.pass_wishes(*written.state());
+  v = std::move(written);
+}
+
 /// target = x, which `whole` is told of: it becomes the result of the write.
 template <class T, class D, class X>
 void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
@@ -155,7 +163,7 @@ void record_write(Variable<T, D>& whole, Tensor<T, D>& target, X const& x) {
   }();
   if (auto* const head = value.storage().head()) head->writer = recorded_write, head->recorded = head->version;
   pass_whole(*whole.state(), *written.state(), &whole);
-  whole = std::move(written);
+  rebind(whole, std::move(written));
 }
 
 /// part = x. x may have axes of one index in front that the part has not, as where a tensor's part is assigned to.
@@ -207,7 +215,7 @@ void change(Variable<T, D>& v, char const* who, InPlace const& in_place, Recorde
   }
   auto const formula = recorded(v, x);
   if (!(formula.shape() == v.shape())) expanded(Layout(formula.shape()), v.shape(), who);
-  v = recorded_as<T, D>(formula);
+  rebind(v, recorded_as<T, D>(formula));
 }
 
 }  // namespace detail

@@ -21,7 +21,7 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
+/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as from other synchronisations; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:
@@ -49,8 +49,11 @@ class Event {
   }
   /// Whether it has passed.
   bool query() const { return moment_.passed(); }
-  /// Waits on the host until it has passed.
-  void synchronize() const { moment_.wait(); }
+  /// Waits on the host until it has passed. Throws IndexError for a bad index that the device has found by then.
+  void synchronize() const {
+    moment_.wait();
+    if constexpr (detail::reports_faults_later<D>) device_traits<D>::check();
+  }
   /// Milliseconds from this event to a later one; waits for both.
   double elapsed_ms(Event const& end) const {
     if constexpr (detail::asynchronous<D>) {

@@ -246,6 +246,9 @@ class ExpressionMembers {
   Tensor<U, typename value_device<Self>::type> to() const {
     return evaluated_as<U>(self());
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   Tensor<U, To> to(To, CallSite site = CallSite::here()) const {
@@ -325,6 +328,9 @@ class ExpressionMembers<E, true> {
   Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
+  template <std::same_as<char> C, std::size_t N,
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
+  void to(C const (&)[N]) const = delete;
   template <class Self = E>
   Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
     return to(Cpu{}, site);

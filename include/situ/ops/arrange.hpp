@@ -136,6 +136,9 @@ detail::view_of_t<E> flip(E const& x) {
   for (int k = 0; k < x.rank(); ++k) axes.push_back(k);
   return flip(x, axes);
 }
+template <class E, std::integral Ix, std::integral J, std::integral... Is, class Error = error::axes_stand_in_braces__as_in_permute_of_braces_1_0<Ix>>
+  requires(expression<E> || differentiable<E>)
+void flip(E const&, Ix, J, Is...) = delete;
 
 /// Which of the first two axes of a grid belongs to the first tensor: `ij`, matrix order, or `xy`, where the two are swapped.
 enum class indexing { ij, xy };

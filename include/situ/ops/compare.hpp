@@ -40,11 +40,21 @@ template <class E>
 auto all_of(E const& e) -> bool {
   return e.size() == 0 || min(e).item();
 }
+/// Integers in double, which tolerances are.
+template <class E>
+auto in_double(E const& e) {
+  return cast<double>(e);
+}
+template <class C>
+Constant<double> in_double(Constant<C> const& number) {
+  return {static_cast<double>(number.value)};
+}
 template <bool EqualNan, class A, class B>
 auto close_map(A const& a, B const& b, close_options const& allowed) {
-  using T = floating_t<promote_t<value_of<A>, value_of<B>>>;
+  using T = promote_t<value_of<A>, value_of<B>>;
   using C = compute_t<T>;
-  return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
+  if constexpr (!floating<T>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
+  else return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
 template <class A, class B>
 inline constexpr bool can_be_close = (expression<A> && number<B>) || (number<A> && expression<B>);
@@ -58,8 +68,8 @@ auto number_compared(S value) {
 }
 }  // namespace detail
 
-/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as float. One of the operands may be a
-/// number: isclose(x, 1).
+/// Where |a - b| <= atol + rtol * |b|; equal infinities are close, NaN to nothing. Integers are compared as double, as in NumPy. One of the
+/// operands may be a number: isclose(x, 1).
 template <class A, class B>
   requires(expression<A> && expression<B> && on_same_device<A, B>)
 auto isclose(A const& a, B const& b, close_options const& allowed = {}) {

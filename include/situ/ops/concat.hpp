@@ -194,6 +194,17 @@ struct UnlikeParts {
 
 }  // namespace detail
 
+// What PyTorch's users would write.
+#define SITU_AXIS_BEHIND(NAME)                                                                                                          \
+  template <class A, class B, std::integral Axis,                                                                                       \
+            class Error = error::the_axis_stands_first__as_in_concat_of_1_and_a_and_b__or_behind_parts_in_braces<Axis>>                 \
+    requires((expression<A> || differentiable<A>) && (expression<B> || differentiable<B>))                                              \
+  void NAME(A const&, B const&, Axis) = delete;                                                                                         \
+  template <class A, class B, class C, std::integral Axis,                                                                              \
+            class Error = error::the_axis_stands_first__as_in_concat_of_1_and_a_and_b__or_behind_parts_in_braces<Axis>>                 \
+    requires((expression<A> || differentiable<A>) && (expression<B> || differentiable<B>) && (expression<C> || differentiable<C>))      \
+  void NAME(A const&, B const&, C const&, Axis) = delete;
+
 /// Tensors one behind the other along an existing axis.
 ///
 /// Takes a list or a vector of tensors, or of expressions of one type, then the axis; or the axis, then any expressions. Each is evaluated
@@ -228,6 +239,7 @@ template <class... Es, class Error = detail::apart_t<Es...>>
 void concat(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
 void concat(E const&, Es const&...) = delete;
+SITU_AXIS_BEHIND(concat)
 
 /// Tensors of one shape side by side along a new axis, which stands at `axis` of the result (0 where none is given).
 /// Takes what concat takes.
@@ -258,6 +270,8 @@ template <class... Es, class Error = detail::apart_t<Es...>>
 void stack(int64_t, Es const&...) = delete;
 template <class E, class... Es, class Error = detail::apart_t<E, Es...>>
 void stack(E const&, Es const&...) = delete;
+SITU_AXIS_BEHIND(stack)
+#undef SITU_AXIS_BEHIND
 
 /// Consecutive slices of the given sizes, which add up to the extent of the axis: views.
 template <class E>

@@ -368,4 +368,8 @@ template <class E, class... Es, class Error = error::bool_tensors_have_no_produc
   requires(expression<E> && (expression<Es> && ...) && detail::one_device<E, Es...> && std::is_same_v<detail::einsum_value<E, Es...>, bool>)
 void einsum(detail::Equation, E const&, Es const&...) = delete;
 
+template <class E, class Error = error::operands_of_einsum_stand_one_by_one__without_braces<E>>
+  requires(expression<E> || differentiable<E>)
+void einsum(detail::Equation, std::initializer_list<E>) = delete;
+
 }  // namespace situ::inline SITU_ABI

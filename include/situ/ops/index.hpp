@@ -205,6 +205,9 @@ auto gather(X const& x, int64_t axis, Ix const& index) {
 }
 template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
 void gather(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, std::integral Axis, class Error = error::the_axis_stands_before_the_index__as_in_gather_of_x_and_1_and_index<Axis>>
+  requires((expression<X> || differentiable<X>) && expression<Ix>)
+void gather(X const&, Ix const&, Axis) = delete;
 
 /// Elements of x by their number in row-major order: y(i…) = x.flatten()(index(i…)).
 /// Shape     the index's.
@@ -250,6 +253,9 @@ auto index_select(X const& x, int64_t axis, Ix const& index) {
 }
 template <class X, class Ix, class Error = detail::apart_t<X, Ix>>
 void index_select(X const&, int64_t, Ix const&) = delete;
+template <class X, class Ix, std::integral Axis, class Error = error::the_axis_stands_before_the_index__as_in_gather_of_x_and_1_and_index<Axis>>
+  requires((expression<X> || differentiable<X>) && expression<Ix>)
+void index_select(X const&, Ix const&, Axis) = delete;
 
 /// Index j of an axis `counts[j]` times in a row; PyTorch's repeat_interleave.
 template <class X>

@@ -106,12 +106,6 @@ double rank_tolerance(RankOptions const& options, MatrixShape const& shape) {
   return options.rtol >= 0 ? options.rtol : epsilon * static_cast<double>(shape.rows > shape.columns ? shape.rows : shape.columns);
 }
 
-/// The singular values inverted, with 0 for those that count as 0.
-template <class T, class D>
-Tensor<T, D> inverted_values(Tensor<T, D> const& s, double rtol) {
-  return where(s > s.slice(-1, 0, 1) * rtol, reciprocal(s), 0);
-}
-
 /// Whether a right side holds one vector for each matrix, rather than matrices: as PyTorch tells them apart.
 inline bool holds_vectors(Shape const& a, Shape const& b) {
   return b.rank() == 1 || (b.rank() == a.rank() - 1 && b == Shape(a.data(), a.rank() - 1));
@@ -353,7 +347,7 @@ template <class E>
 auto pinv(E const& x, RankOptions const& options = {}) {
   double const rtol = detail::rank_tolerance<value_of<E>>(options, detail::MatrixShape(x.shape(), "pinv"));
   auto const [u, s, vh] = detail::svd_of(x, 'S', "pinv");
-  auto const inverted = detail::inverted_values(s, rtol);
+  auto const inverted = where(s > s.slice(-1, 0, 1) * rtol, reciprocal(s), 0);
   return matmul(vh.transpose(-2, -1) * inverted.unsqueeze(-2), u.transpose(-2, -1));
 }
 SITU_NO_MATRIX(Tensor, pinv, RankOptions const& options = {})
@@ -380,8 +374,9 @@ auto lstsq(A const& a, B const& b, RankOptions const& options = {}) {
   auto const columns = vectors ? right.unsqueeze(-1) : right;
   auto const [u, s, vh] = detail::svd_of(matrix, 'S', "lstsq");
   double const rtol = detail::rank_tolerance<T>(options, as);
-  auto const inverted = detail::inverted_values(s, rtol);
-  Tensor<T, D> solution = matmul(vh.transpose(-2, -1), inverted.unsqueeze(-1) * matmul(u.transpose(-2, -1), columns));
+  auto const divisors = s.unsqueeze(-1);
+  auto const parts = matmul(u.transpose(-2, -1), columns);
+  Tensor<T, D> solution = matmul(vh.transpose(-2, -1), where(divisors > divisors.slice(-2, 0, 1) * rtol, parts / divisors, 0));  // 1 / s may be infinite
 
   LstsqResult<T, D> result{vectors ? solution.squeeze(-1) : solution, {}, sum(s > s.slice(-1, 0, 1) * rtol, -1), s};
   if (as.rows > as.columns && (result.rank.size() == 0 || min(result.rank).item() == as.columns)) {

@@ -330,6 +330,9 @@ SITU_REDUCTION_NAMED(stddev, deviation_of, var_options)
 /// (Σ |x|^p)^(1/p), for any p: norm(x, {.p = 3}), norm(x, 0, {.p = 1}, keepdim). inf, -inf: the largest, the smallest magnitude, which of
 /// nothing is refused with ShapeError; 0: how many elements are not 0. Integers give float.
 SITU_REDUCTION_NAMED(norm, p_norm_of, norm_options)
+template <class E, std::floating_point P, class... As, class Error = error::the_order_of_a_norm_is_named__as_in_norm_of_x_and_p_1_in_braces<P>>
+  requires(expression<E> || differentiable<E>)
+void norm(E const&, P, As const&...) = delete;
 #undef SITU_REDUCTION_NAMED
 #undef SITU_REDUCTION_UNNAMED
 #undef SITU_REDUCTION_FORM

@@ -284,5 +284,11 @@ template <class E>
 auto topk(E const& x, int64_t k, smallest_t) {
   return detail::topk(x, k, -1, false);
 }
+template <class E, std::same_as<bool> B, class... Bs, class Error = error::topk_takes_the_largest__or_the_tag_smallest_for_the_others<B>>
+  requires(expression<E> || differentiable<E>)
+void topk(E const&, int64_t, B, Bs...) = delete;
+template <class E, std::same_as<bool> B, class... Bs, class Error = error::topk_takes_the_largest__or_the_tag_smallest_for_the_others<B>>
+  requires(expression<E> || differentiable<E>)
+void topk(E const&, int64_t, int64_t, B, Bs...) = delete;
 
 }  // namespace situ::inline SITU_ABI

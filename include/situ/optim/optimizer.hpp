@@ -361,9 +361,13 @@ using optim::for_each_state;
     using Base::Base;                                                                                                            \
     template <any_module M>                                                                                                      \
     explicit NAME(M const& net, OPTIONS const& options = {}) : Base(::situ::parameters<T>(net), options) {}                      \
+    template <class M, number X, class Error = error::options_are_named__as_in_SGD_of_net_and_lr_in_braces<X>>                   \
+    NAME(M const&, X) = delete;                                                                                                  \
   };                                                                                                                             \
   template <any_module M>                                                                                                        \
   NAME(M const&, OPTIONS = {}) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
+  template <any_module M>                                                                                                        \
+  NAME(M const&, number auto) -> NAME<value_of<::situ::detail::parameter_type<M>>, device_of<::situ::detail::parameter_type<M>>>; \
   template <class T, class D>                                                                                                    \
   NAME(std::vector<Variable<T, D>>, OPTIONS = {}) -> NAME<T, D>;                                                                 \
   template <class T, class D>                                                                                                    \

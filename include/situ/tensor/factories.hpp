@@ -94,12 +94,15 @@ template <element T = float, device D = Cpu, std::integral Ix, std::integral J, 
           class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>
 Tensor<T, D> full(Ix, J, V, Vs...) = delete;
 
-/// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop.
+/// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop, or start or stop is not finite.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
 Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   double const from = static_cast<double>(start), to = static_cast<double>(stop), by = static_cast<double>(step);
   if (!(by != 0) || !((to - from) / by >= 0)) {  // NaN in any of them too
     detail::fail<ShapeError>("arange: from ", from, " to ", to, " in steps of ", by, ": the step must lead from start to stop and not be 0");
+  }
+  if (to - from > 1.7976931348623157e308 || to - from < -1.7976931348623157e308) {
+    detail::fail<ShapeError>("arange: from ", from, " to ", to, ": start and stop must be finite, and not further apart than any number");
   }
   double const steps = (to - from) / by;
   int64_t count = detail::convert_scalar<int64_t>(steps);

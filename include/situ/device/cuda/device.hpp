@@ -50,6 +50,8 @@ struct device_traits<Cuda<N>> {
   }
   static void synchronize() { detail::cuda::wait_for_device<N>(N); }
   static detail::IndexFault* fault() { return detail::cuda::fault_of(N); }
+  /// Throws for a bad index that was found. What is waited for has been waited for.
+  static void check() { detail::cuda::check_fault(N); }
 
   /// Between the device and page-locked memory: enqueued.
   static void copy_from_pinned(void* to, void const* from, std::size_t bytes) { detail::cuda::streams_of<N>::copy_pinned(N, to, from, bytes, true); }

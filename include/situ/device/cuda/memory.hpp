@@ -219,6 +219,7 @@ struct Runtime {
     uint64_t& peers = process_state().devices[peer].peers;
     uint64_t const bit = uint64_t{1} << device;
     if (device == peer || (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit)) return;
+    __atomic_fetch_or(&process_state().devices[device].senders, uint64_t{1} << peer, __ATOMIC_RELEASE);
     int can = 0;
     cudaMemPool_t pool = nullptr;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can && cudaDeviceGetDefaultMemPool(&pool, peer) == cudaSuccess) {

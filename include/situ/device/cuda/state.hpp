@@ -14,6 +14,7 @@ inline constexpr int max_devices = 64;
 
 struct DeviceState {
   uint64_t peers = 0;               ///< bit m: cuda:m may read this device's pool, or was found not to
+  uint64_t senders = 0;             ///< bit m: cuda:m has sent something to this device, so that its faults are this one's, too
   int multiprocessors = 0;
   int ready = 0;                    ///< 1 when the pool is set up and the properties are known
   IndexFault* fault = nullptr;      ///< page-locked and mapped; made with the pool
@@ -47,10 +48,15 @@ inline IndexFault* fault_of(int device) noexcept {
   return __atomic_load_n(&process_state().devices[device].fault, __ATOMIC_ACQUIRE);
 }
 
-/// Throws what a kernel wrote down; the device has been waited for.
+/// Throws what a kernel wrote down, here or where something was sent from; the device has been waited for.
 inline void check_fault(int device) {
-  if (IndexFault* const fault = fault_of(device)) {
-    throw_fault(*fault, [device] { return text("cuda:", device); });
+  uint64_t left = __atomic_load_n(&process_state().devices[device].senders, __ATOMIC_ACQUIRE);
+  for (int from = device;; left &= left - 1) {
+    if (IndexFault* const fault = fault_of(from)) {
+      throw_fault(*fault, [from] { return text("cuda:", from); });
+    }
+    if (left == 0) return;
+    from = __builtin_ctzll(left);
   }
 }
 

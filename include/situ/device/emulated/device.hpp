@@ -64,6 +64,11 @@ inline IndexFault* fault(int ordinal) {
   return &find(ordinal).fault;
 }
 
+inline void check(int ordinal) {
+  Lock const lock;
+  check(ordinal, find(ordinal));
+}
+
 inline void require_device(int ordinal) {
   Lock const lock;
   (void)find(ordinal);
@@ -211,6 +216,7 @@ inline void configure(configuration const& asked = {}) {
     device->pool = {};
     device->counts = {};
     device->fault = {};
+    for (uint64_t& senders : device->senders) senders = 0;
   }
   all.device_count = asked.devices;
   all.memory = asked.memory;
@@ -297,6 +303,8 @@ struct device_traits<Emulated<N>> {
     detail::deallocate_after_others(stream_driver(), N, current_stream(), head, &detail::emulated::deallocate);
   }
   static detail::IndexFault* fault() { return detail::emulated::fault(N); }
+  /// Throws for a bad index that was found. What is waited for has been waited for.
+  static void check() { detail::emulated::check(N); }
 };
 
 }  // namespace situ::inline SITU_ABI

@@ -190,9 +190,15 @@ inline void run_copy(Job* job) noexcept {
   end_queued(mark);
 }
 
-/// Throws what a kernel wrote down.
+/// Throws what a kernel wrote down, here or where something was sent from.
 inline void check(int ordinal, Device& device) {
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
+  for (int word = 0; word < max_devices / 64; ++word) {
+    for (uint64_t left = device.senders[word]; left != 0; left &= left - 1) {
+      int const sender = 64 * word + __builtin_ctzll(left);
+      throw_fault(state().devices[sender]->fault, [sender] { return message({"emulated:", sender}); });
+    }
+  }
 }
 
 /// A copy on this thread's stream of the device, of rows where there are any. `waits`: until it has run.
@@ -232,6 +238,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& source = find(source_ordinal);
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
+  target.senders[source_ordinal / 64] |= uint64_t{1} << source_ordinal % 64;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
   enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});
 }

@@ -199,6 +199,7 @@ struct Device {
   Queue* queues = &stream;   ///< all of them
   situ::emulated::counts counts{};
   IndexFault fault{};  ///< in ordinary memory, which the streams' threads reach
+  uint64_t senders[max_devices / 64] = {};  ///< bit m: emulated:m has sent something to this one, so that its faults are this one's, too
 
   /// f(queue) for every stream. f may let go of the lock.
   template <class F>

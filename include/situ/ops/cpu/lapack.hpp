@@ -249,7 +249,8 @@ struct Cholesky {
     integer report = Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t k = upper ? 0 : row + 1; k < (upper ? row : n); ++k) matrix[row * n + k] = 0;
-      if (report == 0 && !all_finite(matrix + row * (n + 1), 1)) report = as_integer(row + 1);  // some versions let NaN pass
+      T const& root = matrix[row * (n + 1)];
+      if (report == 0 && !all_finite(&root, 1) && !(root > 0)) report = as_integer(row + 1);  // some versions let NaN pass
     }
     reports[i] = static_cast<int32_t>(report);
   }
