@@ -318,7 +318,7 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
 
 /// Refuses lists of numbers without braces, as PyTorch takes them.
-#define SITU_IN_BRACES(NAME, ERROR)                                                                 \
+#define SITU_IN_BRACES(NAME, ERROR)                                                                  \
   template <std::integral Ix, std::integral J, std::integral... Is, class Error = error::ERROR<Ix>>  \
   void NAME(Ix, J, Is...) const = delete;
 }  // namespace situ::inline SITU_ABI
@@ -5176,8 +5176,11 @@ struct Runtime {
     require_device(peer);
     uint64_t& peers = process_state().devices[peer].peers;
     uint64_t const bit = uint64_t{1} << device;
-    if (device == peer || (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit)) return;
-    __atomic_fetch_or(&process_state().devices[device].senders, uint64_t{1} << peer, __ATOMIC_RELEASE);
+    if (device == peer) return;
+    uint64_t const sent = (uint64_t{1} << peer) | __atomic_load_n(&process_state().devices[peer].senders, __ATOMIC_ACQUIRE);
+    uint64_t& senders = process_state().devices[device].senders;
+    if (sent & ~__atomic_load_n(&senders, __ATOMIC_RELAXED)) __atomic_fetch_or(&senders, sent, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit) return;
     int can = 0;
     cudaMemPool_t pool = nullptr;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can && cudaDeviceGetDefaultMemPool(&pool, peer) == cudaSuccess) {
@@ -6407,6 +6410,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& source = find(source_ordinal);
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
+  for (int word = 0; word < max_devices / 64; ++word) target.senders[word] |= source.senders[word];
   target.senders[source_ordinal / 64] |= uint64_t{1} << source_ordinal % 64;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
   enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});
@@ -6993,7 +6997,9 @@ class Event {
   /// Waits on the host until it has passed. Throws IndexError for a bad index that the device has found by then.
   void synchronize() const {
     moment_.wait();
-    if constexpr (detail::reports_faults_later<D>) device_traits<D>::check();
+    if constexpr (detail::reports_faults_later<D>) {
+      if (moment_) device_traits<D>::check();
+    }
   }
   /// Milliseconds from this event to a later one; waits for both.
   double elapsed_ms(Event const& end) const {
@@ -28613,7 +28619,7 @@ template <class E>
 auto all_of(E const& e) -> bool {
   return e.size() == 0 || min(e).item();
 }
-/// Integers in double, which tolerances are.
+/// Integers, and what they are compared with, in double, as tolerances are.
 template <class E>
 auto in_double(E const& e) {
   return cast<double>(e);
@@ -28626,7 +28632,7 @@ template <bool EqualNan, class A, class B>
 auto close_map(A const& a, B const& b, close_options const& allowed) {
   using T = promote_t<value_of<A>, value_of<B>>;
   using C = compute_t<T>;
-  if constexpr (!floating<T>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
+  if constexpr (!floating<value_of<A>> || !floating<value_of<B>>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
   else return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
 template <class A, class B>
@@ -28636,7 +28642,7 @@ inline constexpr bool can_be_close<A, B> = on_same_device<A, B>;
 /// A number to compare elements of E with.
 template <class E, number S>
 auto number_compared(S value) {
-  using C = number_beside_t<true, value_of<E>, S>;
+  using C = std::conditional_t<floating<value_of<E>>, number_beside_t<true, value_of<E>, S>, double>;
   return Constant<C>{compute_scalar<C>(value)};
 }
 }  // namespace detail
@@ -32414,13 +32420,25 @@ struct Cholesky {
   bool upper;
   void operator()(int64_t i, void*) const {
     T* const matrix = a + i * n * n;
-    integer report = Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
+    int64_t const refused = beside_infinity(matrix);
+    integer report = refused ? as_integer(refused) : Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t k = upper ? 0 : row + 1; k < (upper ? row : n); ++k) matrix[row * n + k] = 0;
       T const& root = matrix[row * (n + 1)];
       if (report == 0 && !all_finite(&root, 1) && !(root > 0)) report = as_integer(row + 1);  // some versions let NaN pass
     }
     reports[i] = static_cast<int32_t>(report);
+  }
+
+  /// Where the diagonal holds infinity: the first row in which something else is not finite, counted from 1; else 0. Some versions multiply it by 0.
+  int64_t beside_infinity(T const* matrix) const {
+    bool finite = true;
+    for (int64_t row = 0; row < n; ++row) finite &= all_finite(matrix + row * (n + 1), 1);
+    for (int64_t row = 0; !finite && row < n; ++row) {
+      bool const rest = upper ? all_finite(matrix + row * (n + 1) + 1, n - row - 1) : all_finite(matrix + row * n, row);
+      if (!rest || !(matrix[row * (n + 1)] > 0)) return row + 1;
+    }
+    return 0;
   }
 };
 
@@ -38414,12 +38432,12 @@ auto cumprod(E const& x, int64_t axis) {
 }
 
 // Without an axis, as NumPy's users write.
-template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires(expression<E> || differentiable<E>)
-void cumsum(E const&) = delete;
-template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires(expression<E> || differentiable<E>)
-void cumprod(E const&) = delete;
+template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
+void cumsum(E const&, None const&...) = delete;
+template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
+void cumprod(E const&, None const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -41226,13 +41244,13 @@ auto log_softmax(E const& x, int64_t axis) {
   return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
-// Without an axis, as PyTorch's older users write.
-template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires(expression<E> || differentiable<E>)
-void softmax(E const&) = delete;
-template <class E, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires(expression<E> || differentiable<E>)
-void log_softmax(E const&) = delete;
+// Without an axis, as PyTorch's older users write. The pack, which is empty, lets a function of one operand of the user's own go before.
+template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
+void softmax(E const&, None const&...) = delete;
+template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
+void log_softmax(E const&, None const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -42431,7 +42449,7 @@ class [[nodiscard]] no_grad {
 /// The opposite, inside of a no_grad.
 class [[nodiscard]] enable_grad {
  public:
-  enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
+  [[nodiscard]] enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
   enable_grad(enable_grad const&) = delete;
   enable_grad& operator=(enable_grad const&) = delete;
   ~enable_grad() { detail::records_gradients = before_; }
@@ -42984,6 +43002,9 @@ void check_view(V const& v) {
   }
 }
 
+/// Numbers of hooks.
+SITU_PROCESS_STATE constinit int64_t hooks_added = 0;
+
 template <class T, class D>
 struct HooksBefore;
 
@@ -42999,7 +43020,6 @@ struct State : Node {
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
   int hooks_called = 0;   ///< passes that call them now
-  int64_t hooks_added = 0;
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -43106,13 +43126,13 @@ struct State : Node {
     while (*last) last = &(*last)->next;
     *last = hook;
     hooked = true;
-    return hook->number = ++hooks_added;
+    return hook->number = __atomic_add_fetch(&hooks_added, 1, __ATOMIC_RELAXED);
   }
   void remove_hook(int64_t number) noexcept {
     for (State *state = this, *before = nullptr; state; state = std::exchange(before, nullptr)) {
       for (Hook<T, D>* hook = state->hooks; hook; hook = hook->next) {
-        hook->removed = hook->removed || hook->number == number;
         if (hook->before()) before = hook->before();
+        else hook->removed = hook->removed || hook->number == number;
       }
       if (state->hooks_called == 0) state->drop_removed_hooks();
     }
@@ -43122,10 +43142,7 @@ struct State : Node {
     if (retains_grad) written.retains_grad = true, written.takes_late = false;
     if (!hooks) return;
     State* const known = hooks->next ? nullptr : hooks->before();
-    auto* const before = new HooksBefore<T, D>(known ? *known : *this);
-    written.add_hook(before);
-    before->number = 0;  // which no hook of the user's has
-    written.hooks_added = hooks_added;
+    written.add_hook(new HooksBefore<T, D>(known ? *known : *this));
   }
 
  private:
@@ -47874,6 +47891,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
 
   explicit Operation(As const&... arguments) : edges{} {
     name = node_name<Op>();
+    requires_grad = true;
     inputs = edges;
     input_count = count;
     (check_view(arguments), ...);
@@ -48127,6 +48145,7 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 
   Section(F const& function, Vs const&... from) : edges{}, f(function), saved(Saved<value_of<Vs>, device_of<Vs>>(from.value())...), generator(default_generator()) {
     name = "Checkpoint";
+    requires_grad = true;
     calls_others = true;
     inputs = edges;
     input_count = count;

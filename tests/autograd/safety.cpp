@@ -345,6 +345,34 @@ TEST_CASE("hooks from before a recorded write see the gradient of what was there
   CHECK(after.size() == 2);
 }
 
+TEST_CASE("a hook is removed by its own number alone, whichever name that was given by") {
+  V const x = row();
+  V y = x * 2;
+  V const z = y;
+  int a = 0, b = 0, c = 0;
+  auto const first = y.register_hook([&](Tensor<double> const&) { ++a; });
+  y += 1;
+  V(z).register_hook([&](Tensor<double> const&) { ++b; });
+  auto const third = y.register_hook([&](Tensor<double> const&) { ++c; });
+  y.remove_hook(third);
+  y.remove_hook(0);
+  sum(y + z).backward();
+  CHECK(a == 1);
+  CHECK(b == 1);
+  CHECK(c == 0);
+  y.remove_hook(0);
+  V u = x * 2;
+  auto const gone = u.register_hook([&](Tensor<double> const&) { ++a; });
+  u.remove_hook(gone);
+  u += 1;
+  u.register_hook([&](Tensor<double> const&) { ++c; });
+  u.remove_hook(gone);
+  u.remove_hook(first);
+  sum(u).backward();
+  CHECK(a == 1);
+  CHECK(c == 1);
+}
+
 TEST_CASE("a name with a hook may be written very often") {
   V const x = row();
   int calls = 0;

@@ -524,6 +524,10 @@ TEST_CASE("what a kernel finds wrong is thrown where its results have gone, and 
   CHECK_THROWS_AS(there.to_vector(), IndexError);
   CHECK(there.to_vector() == std::vector<float>{0, 1, 2, 3});
   synchronize(Device{});
+  Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);
+  CHECK_THROWS_AS(x.to(Emulated<1>{}).to(Emulated<2>{}).to_vector(), IndexError);  // over two devices
+  Event<Emulated<9>> const never;  // has passed, on no device
+  never.synchronize();
   Event<Device> start, end;
   start.record();
   Traits::launch(Faulty{&gate, bounds, 50}, 1, 1);

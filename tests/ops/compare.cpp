@@ -38,6 +38,10 @@ TEST_CASE("integers are compared as double") {
   Tensor<int64_t> const wide{(int64_t{1} << 40) + 1};
   CHECK_FALSE(allclose(wide, wide - 1, 0, 0.5));
   CHECK(allclose(wide, wide - 1, 0, 1));
+  CHECK_FALSE(allclose(a, 16777216.0, 0, 0));
+  CHECK_FALSE(allclose(16777216, Tensor<int32_t>{16777217}, 0, 0));
+  CHECK(allclose(Tensor<int32_t>{16777217}, 16777217.0, 0, 0));
+  CHECK_FALSE(allclose(Tensor<int32_t>{16777217}, Tensor<float>{16777216}, 0, 0));
 }
 
 TEST_CASE("a number is close to elements as a tensor of it is") {

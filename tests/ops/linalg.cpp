@@ -476,6 +476,12 @@ TEST_CASE_TEMPLATE("elements near the ends of the range do not make a determinan
   CHECK(static_cast<double>(found[1]) == doctest::Approx(2).epsilon(0.02));
   // The roots of an infinite diagonal, as in NumPy.
   CHECK(cholesky(Tensor<T>{{T(INFINITY), 0}, {0, 4}}.to(D{})).to_vector() == std::vector<T>{T(INFINITY), 0, 0, 2});
+  T const inf = T(INFINITY), nan = T(NAN);
+  CHECK_THROWS_AS(cholesky(Tensor<T>{{inf, nan}, {nan, 4}}.to(D{})), LinalgError);
+  CHECK_THROWS_AS(cholesky(Tensor<T>{{inf, inf}, {inf, 4}}.to(D{})), LinalgError);
+  CHECK_THROWS_AS(cholesky(Tensor<T>{{nan, 0}, {0, 4}}.to(D{})), LinalgError);
+  CHECK_THROWS_AS(cholesky(Tensor<T>{{-inf, 0}, {0, 4}}.to(D{})), LinalgError);
+  CHECK_THROWS_AS(cholesky(Tensor<T>{{4, nan}, {nan, inf}}.to(D{}), {.upper = true}), LinalgError);
   // What is not finite, or 0, stays so.
   CHECK(det(Tensor<T>{{0, two(top - 1)}, {0, 1}}.to(D{})).item() == 0);
   CHECK(std::isnan(static_cast<double>(det(Tensor<T>{{T(NAN), two(bottom)}, {1, 1}}.to(D{})).item())));

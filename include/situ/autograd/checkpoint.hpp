@@ -42,6 +42,7 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
 
   Section(F const& function, Vs const&... from) : edges{}, f(function), saved(Saved<value_of<Vs>, device_of<Vs>>(from.value())...), generator(default_generator()) {
     name = "Checkpoint";
+    requires_grad = true;
     calls_others = true;
     inputs = edges;
     input_count = count;

@@ -269,6 +269,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
 
   explicit Operation(As const&... arguments) : edges{} {
     name = node_name<Op>();
+    requires_grad = true;
     inputs = edges;
     input_count = count;
     (check_view(arguments), ...);

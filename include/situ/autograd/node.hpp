@@ -432,7 +432,7 @@ class [[nodiscard]] no_grad {
 /// The opposite, inside of a no_grad.
 class [[nodiscard]] enable_grad {
  public:
-  enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
+  [[nodiscard]] enable_grad() : before_(std::exchange(detail::records_gradients, true)) {}
   enable_grad(enable_grad const&) = delete;
   enable_grad& operator=(enable_grad const&) = delete;
   ~enable_grad() { detail::records_gradients = before_; }

@@ -43,6 +43,9 @@ void check_view(V const& v) {
   }
 }
 
+/// Numbers of hooks.
+SITU_PROCESS_STATE constinit int64_t hooks_added = 0;
+
 template <class T, class D>
 struct HooksBefore;
 
@@ -58,7 +61,6 @@ struct State : Node {
   Variable<T, D>* captured_recorded = nullptr;
   Hook<T, D>* hooks = nullptr;
   int hooks_called = 0;   ///< passes that call them now
-  int64_t hooks_added = 0;
   bool has_grad = false, retains_grad = false;
   uint32_t version = 0;   ///< of a view: how often that had been written
 
@@ -165,13 +167,13 @@ struct State : Node {
     while (*last) last = &(*last)->next;
     *last = hook;
     hooked = true;
-    return hook->number = ++hooks_added;
+    return hook->number = __atomic_add_fetch(&hooks_added, 1, __ATOMIC_RELAXED);
   }
   void remove_hook(int64_t number) noexcept {
     for (State *state = this, *before = nullptr; state; state = std::exchange(before, nullptr)) {
       for (Hook<T, D>* hook = state->hooks; hook; hook = hook->next) {
-        hook->removed = hook->removed || hook->number == number;
         if (hook->before()) before = hook->before();
+        else hook->removed = hook->removed || hook->number == number;
       }
       if (state->hooks_called == 0) state->drop_removed_hooks();
     }
@@ -181,10 +183,7 @@ struct State : Node {
     if (retains_grad) written.retains_grad = true, written.takes_late = false;
     if (!hooks) return;
     State* const known = hooks->next ? nullptr : hooks->before();
-    auto* const before = new HooksBefore<T, D>(known ? *known : *this);
-    written.add_hook(before);
-    before->number = 0;  // which no hook of the user's has
-    written.hooks_added = hooks_added;
+    written.add_hook(new HooksBefore<T, D>(known ? *known : *this));
   }
 
  private:

@@ -173,7 +173,7 @@ struct a_Tensor_would_lose_the_gradient__use_a_Variable_or_value_or_detach {};
 }  // namespace error
 
 /// Refuses lists of numbers without braces, as PyTorch takes them.
-#define SITU_IN_BRACES(NAME, ERROR)                                                                 \
+#define SITU_IN_BRACES(NAME, ERROR)                                                                  \
   template <std::integral Ix, std::integral J, std::integral... Is, class Error = error::ERROR<Ix>>  \
   void NAME(Ix, J, Is...) const = delete;
 }  // namespace situ::inline SITU_ABI

@@ -52,7 +52,9 @@ class Event {
   /// Waits on the host until it has passed. Throws IndexError for a bad index that the device has found by then.
   void synchronize() const {
     moment_.wait();
-    if constexpr (detail::reports_faults_later<D>) device_traits<D>::check();
+    if constexpr (detail::reports_faults_later<D>) {
+      if (moment_) device_traits<D>::check();
+    }
   }
   /// Milliseconds from this event to a later one; waits for both.
   double elapsed_ms(Event const& end) const {

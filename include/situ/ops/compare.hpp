@@ -40,7 +40,7 @@ template <class E>
 auto all_of(E const& e) -> bool {
   return e.size() == 0 || min(e).item();
 }
-/// Integers in double, which tolerances are.
+/// Integers, and what they are compared with, in double, as tolerances are.
 template <class E>
 auto in_double(E const& e) {
   return cast<double>(e);
@@ -53,7 +53,7 @@ template <bool EqualNan, class A, class B>
 auto close_map(A const& a, B const& b, close_options const& allowed) {
   using T = promote_t<value_of<A>, value_of<B>>;
   using C = compute_t<T>;
-  if constexpr (!floating<T>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
+  if constexpr (!floating<value_of<A>> || !floating<value_of<B>>) return close_map<EqualNan>(in_double(a), in_double(b), allowed);
   else return make_map(functions::isclose<EqualNan>{}, a, b, Constant<T>{static_cast<C>(allowed.rtol)}, Constant<T>{static_cast<C>(allowed.atol)});
 }
 template <class A, class B>
@@ -63,7 +63,7 @@ inline constexpr bool can_be_close<A, B> = on_same_device<A, B>;
 /// A number to compare elements of E with.
 template <class E, number S>
 auto number_compared(S value) {
-  using C = number_beside_t<true, value_of<E>, S>;
+  using C = std::conditional_t<floating<value_of<E>>, number_beside_t<true, value_of<E>, S>, double>;
   return Constant<C>{compute_scalar<C>(value)};
 }
 }  // namespace detail

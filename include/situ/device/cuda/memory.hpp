@@ -218,8 +218,11 @@ struct Runtime {
     require_device(peer);
     uint64_t& peers = process_state().devices[peer].peers;
     uint64_t const bit = uint64_t{1} << device;
-    if (device == peer || (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit)) return;
-    __atomic_fetch_or(&process_state().devices[device].senders, uint64_t{1} << peer, __ATOMIC_RELEASE);
+    if (device == peer) return;
+    uint64_t const sent = (uint64_t{1} << peer) | __atomic_load_n(&process_state().devices[peer].senders, __ATOMIC_ACQUIRE);
+    uint64_t& senders = process_state().devices[device].senders;
+    if (sent & ~__atomic_load_n(&senders, __ATOMIC_RELAXED)) __atomic_fetch_or(&senders, sent, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&peers, __ATOMIC_ACQUIRE) & bit) return;
     int can = 0;
     cudaMemPool_t pool = nullptr;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can && cudaDeviceGetDefaultMemPool(&pool, peer) == cudaSuccess) {

@@ -238,6 +238,7 @@ inline void copy_from_peer(int ordinal, int source_ordinal, void* to, void const
   Device& source = find(source_ordinal);
   Device& target = begin<situ::emulated::InjectedFault>(ordinal, "copy", &situ::emulated::counts::copies_from_peer);
   ++source.counts.copies_to_peer;
+  for (int word = 0; word < max_devices / 64; ++word) target.senders[word] |= source.senders[word];
   target.senders[source_ordinal / 64] |= uint64_t{1} << source_ordinal % 64;
   Mark const mark = queue_transfer(place(ordinal), place(source_ordinal), bytes, is_recording(ordinal));
   enqueue_here(ordinal, target, new PeerCopyJob{{{+run, &end_job<PeerCopyJob>}, to, from, bytes, place(ordinal), place(source_ordinal), mark, rows}, &source.pool});

@@ -246,13 +246,25 @@ struct Cholesky {
   bool upper;
   void operator()(int64_t i, void*) const {
     T* const matrix = a + i * n * n;
-    integer report = Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
+    int64_t const refused = beside_infinity(matrix);
+    integer report = refused ? as_integer(refused) : Routines<T>::potrf(by_columns, upper ? 'L' : 'U', as_integer(n), matrix, leading(n));
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t k = upper ? 0 : row + 1; k < (upper ? row : n); ++k) matrix[row * n + k] = 0;
       T const& root = matrix[row * (n + 1)];
       if (report == 0 && !all_finite(&root, 1) && !(root > 0)) report = as_integer(row + 1);  // some versions let NaN pass
     }
     reports[i] = static_cast<int32_t>(report);
+  }
+
+  /// Where the diagonal holds infinity: the first row in which something else is not finite, counted from 1; else 0. Some versions multiply it by 0.
+  int64_t beside_infinity(T const* matrix) const {
+    bool finite = true;
+    for (int64_t row = 0; row < n; ++row) finite &= all_finite(matrix + row * (n + 1), 1);
+    for (int64_t row = 0; !finite && row < n; ++row) {
+      bool const rest = upper ? all_finite(matrix + row * (n + 1) + 1, n - row - 1) : all_finite(matrix + row * n, row);
+      if (!rest || !(matrix[row * (n + 1)] > 0)) return row + 1;
+    }
+    return 0;
   }
 };
 
