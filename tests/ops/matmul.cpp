@@ -225,6 +225,24 @@ TEST_CASE("integers wrap, 16-bit floats are rounded once, infinities and NaN sta
   }
 }
 
+TEST_CASE("an infinity in a vector stays one, wherever it stands") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    std::size_t wrong = 0;
+    for (int64_t depth : {5, 10, 19, 31, 40}) {
+      for (int64_t at = 0; at < depth; ++at) {
+        auto x = full({depth}, 1.f);
+        x(at) = INFINITY;
+        for (float y : matmul(full({9, depth}, 1.f), x).to_vector()) wrong += !(y == INFINITY);
+        for (float y : matmul(x, full({9, depth}, 1.f).t()).to_vector()) wrong += !(y == INFINITY);
+        for (float y : matmul(x, full({depth, 9}, 1.f)).to_vector()) wrong += !(y == INFINITY);
+        auto const doubles = cast<double>(x);
+        for (double y : matmul(full<double>({9, depth}, 1.0), doubles).to_vector()) wrong += !(y == INFINITY);
+      }
+    }
+    CHECK(wrong == 0);
+  });
+}
+
 TEST_CASE("sums of nothing are 0, those of operands that run backwards too") {
   CHECK(equal(matmul(zeros({4, 0}).flip(0), zeros({0, 5}).flip(1)), zeros({4, 5})));
   auto const b = arange<float>(17);

@@ -52,15 +52,15 @@ struct SumRowsBody {
   template <class Isa>
   static constexpr int lanes = tile_sizes<C, Isa>.lanes;
 
-  /// The last N elements of a row, those before `first` as zeros.
-  template <class Isa>
-  SITU_INLINE static auto last_lanes(T const* end, int first) {
+  /// The last N elements of a row, or of x, those before `first` as zeros: both, since 0 times infinity is NaN.
+  template <class Isa, class U>
+  SITU_INLINE static auto last_lanes(U const* end, int first) {
     constexpr int N = lanes<Isa>;
     using P = pack<C, N, Isa>;
     using Ix = pack<signed_of_size<C>, N, Isa>;
     Ix places;
     for (int l = 0; l < N; ++l) places.set(l, l);
-    return select(places >= Ix(static_cast<signed_of_size<C>>(first)), load_product<T, N, Isa>(end - N), P(C(0)));
+    return select(places >= Ix(static_cast<signed_of_size<C>>(first)), load_product<U, N, Isa>(end - N), P(C(0)));
   }
   template <class Isa, int... R>
   SITU_INLINE static void several(C* sums, T const* a, int64_t step, C const* x, int64_t depth, std::integer_sequence<int, R...>) {
@@ -80,7 +80,7 @@ struct SumRowsBody {
       (add_product<Isa, C>(s[R], load_product<T, N, Isa>(rows[R] + k).v, v), ...);
     }
     int const first = static_cast<int>(N - (depth - k));
-    __builtin_memcpy(&v, x + depth - N, sizeof(V));
+    v = last_lanes<Isa>(x + depth, first).v;
     V ends[] = {s[R]...};
     for (int r = 0; r < vector_rows; ++r) {
       if (first < N) add_product<Isa, C>(ends[r], last_lanes<Isa>(a + r * step + depth, first).v, v);
