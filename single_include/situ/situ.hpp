@@ -38432,12 +38432,12 @@ auto cumprod(E const& x, int64_t axis) {
 }
 
 // Without an axis, as NumPy's users write.
-template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
-void cumsum(E const&, None const&...) = delete;
-template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
-void cumprod(E const&, None const&...) = delete;
+template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
+void cumsum(E const&, Nothing const&...) = delete;
+template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
+void cumprod(E const&, Nothing const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
@@ -41245,12 +41245,12 @@ auto log_softmax(E const& x, int64_t axis) {
 }
 
 // Without an axis, as PyTorch's older users write. The pack, which is empty, lets a function of one operand of the user's own go before.
-template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
-void softmax(E const&, None const&...) = delete;
-template <class E, class... None, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(None) == 0)
-void log_softmax(E const&, None const&...) = delete;
+template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
+void softmax(E const&, Nothing const&...) = delete;
+template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
+  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
+void log_softmax(E const&, Nothing const&...) = delete;
 
 }  // namespace situ::inline SITU_ABI
 
