@@ -6966,7 +6966,8 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as from other synchronisations; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
+/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as other synchronisations do; from elapsed_ms Error when an event was not recorded;
+///           from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:
@@ -9761,10 +9762,20 @@ concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v
 #define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
+// `x.to("cuda")`.
+#define SITU_NO_DEVICE_NAME                                                                                                        \
+  template <std::same_as<char> C, std::size_t N,                                                                                   \
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>           \
+  void to(C const (&)[N]) const = delete;
+// `softmax(x)`, without the axis. The pack, which is empty, lets a function of one operand of the user's own go before.
+#define SITU_NO_AXIS_LEFT_OUT(NAME)                                                                                                \
+  template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>                  \
+    requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)                                                      \
+  void NAME(E const&, Nothing const&...) = delete;
 
 }  // namespace detail
 
-// And `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
+// `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
 template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
 Error* begin(E const&) = delete;
 template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
@@ -9791,9 +9802,7 @@ class ExpressionMembers {
   Tensor<U, typename value_device<Self>::type> to() const {
     return evaluated_as<U>(self());
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   Tensor<U, To> to(To, CallSite site = CallSite::here()) const {
@@ -9873,9 +9882,7 @@ class ExpressionMembers<E, true> {
   Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   template <class Self = E>
   Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
     return to(Cpu{}, site);
@@ -38431,13 +38438,8 @@ auto cumprod(E const& x, int64_t axis) {
   return detail::scan<scanners::cumprod<value_of<E>>>(x, axis);
 }
 
-// Without an axis, as NumPy's users write.
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void cumsum(E const&, Nothing const&...) = delete;
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void cumprod(E const&, Nothing const&...) = delete;
+SITU_NO_AXIS_LEFT_OUT(cumsum)
+SITU_NO_AXIS_LEFT_OUT(cumprod)
 
 }  // namespace situ::inline SITU_ABI
 
@@ -41244,13 +41246,8 @@ auto log_softmax(E const& x, int64_t axis) {
   return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
-// Without an axis, as PyTorch's older users write. The pack, which is empty, lets a function of one operand of the user's own go before.
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void softmax(E const&, Nothing const&...) = delete;
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void log_softmax(E const&, Nothing const&...) = delete;
+SITU_NO_AXIS_LEFT_OUT(softmax)
+SITU_NO_AXIS_LEFT_OUT(log_softmax)
 
 }  // namespace situ::inline SITU_ABI
 
@@ -42797,9 +42794,7 @@ class Variable {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
   Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {

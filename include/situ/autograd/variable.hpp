@@ -346,9 +346,7 @@ class Variable {
     if constexpr (sizeof(U) <= sizeof(T)) return this->template to<U>().to(device, site);
     else return to(device, site).template to<U>();
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   Variable<T, Cpu> cpu(detail::CallSite site = detail::CallSite::here()) const { return to(Cpu{}, site); }
   template <int N = 0>
   Variable<T, Cuda<N>> cuda(detail::CallSite site = detail::CallSite::here()) const {

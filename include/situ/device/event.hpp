@@ -21,7 +21,8 @@ namespace detail {
 /// situ orders the uses of its tensors by itself; events are for what it cannot see, and for measuring.
 ///
 /// Device    on `Cpu` and `Pinned` work is done when its function returns, and so is the event.
-/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as from other synchronisations; from elapsed_ms Error when an event was not recorded; from record and wait Error while this thread records a graph on D.
+/// Throws    CudaError; from synchronize and elapsed_ms IndexError, as other synchronisations do; from elapsed_ms Error when an event was not recorded;
+///           from record and wait Error while this thread records a graph on D.
 template <device D = Cpu>
 class Event {
  public:

@@ -216,10 +216,20 @@ concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v
 #define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
+// `x.to("cuda")`.
+#define SITU_NO_DEVICE_NAME                                                                                                        \
+  template <std::same_as<char> C, std::size_t N,                                                                                   \
+            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>           \
+  void to(C const (&)[N]) const = delete;
+// `softmax(x)`, without the axis. The pack, which is empty, lets a function of one operand of the user's own go before.
+#define SITU_NO_AXIS_LEFT_OUT(NAME)                                                                                                \
+  template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>                  \
+    requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)                                                      \
+  void NAME(E const&, Nothing const&...) = delete;
 
 }  // namespace detail
 
-// And `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
+// `for (auto row : x)`. Only the first of the two is deleted, so that there is one error; the other one is defined nowhere.
 template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
 Error* begin(E const&) = delete;
 template <any_formula E, class Error = error::a_tensor_is_no_range__read_rows_as_x_of_i_and_elements_by_to_vector<value_of<E>>>
@@ -246,9 +256,7 @@ class ExpressionMembers {
   Tensor<U, typename value_device<Self>::type> to() const {
     return evaluated_as<U>(self());
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   /// Both: converted on the side that makes fewer bytes cross.
   template <element U, device To>
   Tensor<U, To> to(To, CallSite site = CallSite::here()) const {
@@ -328,9 +336,7 @@ class ExpressionMembers<E, true> {
   Variable<U, typename value_device<Self>::type> to() const {
     return recorded(self()).template to<U>();
   }
-  template <std::same_as<char> C, std::size_t N,
-            class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>
-  void to(C const (&)[N]) const = delete;
+  SITU_NO_DEVICE_NAME
   template <class Self = E>
   Variable<value_of<Self>, Cpu> cpu(CallSite site = CallSite::here()) const {
     return to(Cpu{}, site);

@@ -58,12 +58,7 @@ auto cumprod(E const& x, int64_t axis) {
   return detail::scan<scanners::cumprod<value_of<E>>>(x, axis);
 }
 
-// Without an axis, as NumPy's users write.
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void cumsum(E const&, Nothing const&...) = delete;
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void cumprod(E const&, Nothing const&...) = delete;
+SITU_NO_AXIS_LEFT_OUT(cumsum)
+SITU_NO_AXIS_LEFT_OUT(cumprod)
 
 }  // namespace situ::inline SITU_ABI

@@ -37,12 +37,7 @@ auto log_softmax(E const& x, int64_t axis) {
   return detail::operate_on_rows<detail::rows::log_softmax>(detail::real_elements(x), detail::axis_bit(axis, x.shape(), "log_softmax"));
 }
 
-// Without an axis, as PyTorch's older users write. The pack, which is empty, lets a function of one operand of the user's own go before.
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void softmax(E const&, Nothing const&...) = delete;
-template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>
-  requires((expression<E> || differentiable<E>) && sizeof...(Nothing) == 0)
-void log_softmax(E const&, Nothing const&...) = delete;
+SITU_NO_AXIS_LEFT_OUT(softmax)
+SITU_NO_AXIS_LEFT_OUT(log_softmax)
 
 }  // namespace situ::inline SITU_ABI
