@@ -6,8 +6,10 @@
 #define SITU_VERSION_PATCH 0
 
 /// The inline namespace that carries the version: libraries that embed different versions link side by side.
+#define SITU_JOINED_VERSION(major, minor, patch) v##major##_##minor##_##patch
+#define SITU_ABI_OF(major, minor, patch) SITU_JOINED_VERSION(major, minor, patch)
 #ifndef SITU_ABI
-#define SITU_ABI v0_1_0
+#define SITU_ABI SITU_ABI_OF(SITU_VERSION_MAJOR, SITU_VERSION_MINOR, SITU_VERSION_PATCH)
 #endif
 
 #if !defined(__GNUC__) && !defined(__clang__)

@@ -4,3 +4,4 @@
 #include <situ/data/dataset.hpp>
 #include <situ/data/loader.hpp>
 #include <situ/data/subset.hpp>
+#include <situ/tensor/print.hpp>

@@ -7,3 +7,4 @@
 #include <situ/io/npz.hpp>
 #include <situ/io/safetensors.hpp>
 #include <situ/io/state.hpp>
+#include <situ/tensor/print.hpp>

@@ -1,6 +1,7 @@
 /// Modules, layers and losses.
 #pragma once
 
+#include <situ/autograd/print.hpp>
 #include <situ/nn/activations.hpp>
 #include <situ/nn/attention.hpp>
 #include <situ/nn/batch_norm.hpp>

@@ -1,6 +1,7 @@
 /// Optimisers, gradient clipping, schedules of learning rates, and loss scaling.
 #pragma once
 
+#include <situ/autograd/print.hpp>
 #include <situ/optim/adagrad.hpp>
 #include <situ/optim/adam.hpp>
 #include <situ/optim/clip_grad.hpp>

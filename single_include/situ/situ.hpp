@@ -82,8 +82,10 @@
 #define SITU_VERSION_PATCH 0
 
 /// The inline namespace that carries the version: libraries that embed different versions link side by side.
+#define SITU_JOINED_VERSION(major, minor, patch) v##major##_##minor##_##patch
+#define SITU_ABI_OF(major, minor, patch) SITU_JOINED_VERSION(major, minor, patch)
 #ifndef SITU_ABI
-#define SITU_ABI v0_1_0
+#define SITU_ABI SITU_ABI_OF(SITU_VERSION_MAJOR, SITU_VERSION_MINOR, SITU_VERSION_PATCH)
 #endif
 
 #if !defined(__GNUC__) && !defined(__clang__)
@@ -2126,8 +2128,9 @@ class Temporary {
 
 
 // ---- <situ/device/cpu/system.hpp>
-/// What the system tells in files of its own.
+/// What the system tells in files of its own, which threads a thread may use, and shared objects that stay.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -2145,6 +2148,28 @@ __attribute__((noinline, cold)) inline bool read_text(char const* path, char* co
   ::close(file);
   content[length > 0 ? length : 0] = 0;
   return length > 0;
+}
+
+/// Of a thread.
+struct ThreadUse {
+  bool alone = false;        ///< its kernels run on it alone: it is one of several that are at work on something else
+  bool used_others = false;  ///< some of its kernels ran on several threads
+};
+SITU_PROCESS_STATE ThreadUse& thread_use() {
+  static thread_local constinit ThreadUse use;
+  return use;
+}
+
+// Where the C library has no such functions these are null.
+extern "C" {
+int situ_dladdr(void const*, Dl_info*) __asm__("dladdr") __attribute__((weak));
+void* situ_dlopen(char const*, int) __asm__("dlopen") __attribute__((weak));
+}
+/// Keeps the shared object with this code in memory, also when dlclose is called for it: the process has a pointer to the code.
+[[gnu::cold]] SITU_NOINLINE inline void stay_loaded(void const* code) noexcept {
+  Dl_info object{};
+  if (&situ_dladdr == nullptr || &situ_dlopen == nullptr || situ_dladdr(code, &object) == 0 || object.dli_fname == nullptr) return;
+  (void)situ_dlopen(object.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 }  // namespace detail::cpu
@@ -2692,11 +2717,6 @@ SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
   return limit;
 }
-/// Whether the kernels of this thread run on it alone: it is one of several that are at work on something else.
-SITU_PROCESS_STATE bool& runs_alone() {
-  static thread_local constinit bool alone = false;
-  return alone;
-}
 
 }  // namespace detail::cpu
 
@@ -2719,7 +2739,7 @@ inline namespace SITU_ABI_THREADS {
 /// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP, and on the threads that make a DataLoader's batches.
 inline int num_threads() {
 #if defined(_OPENMP)
-  if (detail::cpu::runs_alone()) return 1;
+  if (detail::cpu::thread_use().alone) return 1;
   int const limit = __atomic_load_n(&detail::cpu::thread_limit(), __ATOMIC_RELAXED);
   return limit > 0 ? limit : omp_get_max_threads();
 #else
@@ -2770,6 +2790,7 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
     Shares const shares = shares_of(items, grain);
     if (shares.threads > 1 && !omp_in_parallel()) {
       std::exception_ptr thrown;
+      thread_use().used_others = true;
 #pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
@@ -2808,6 +2829,7 @@ void launch(Kernel const& kernel, int64_t items, int64_t grain) {
 // ---- <situ/device/cpu/memory.hpp>
 /// Host memory: aligned to 64 bytes, large blocks on huge pages and kept for the next tensor of their size.
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -3086,6 +3108,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};  ///< the last freed is the last
   int block_count = 0;
+  bool watches_forks = false;
 
   Block take_out(int which) {
     Block const block = blocks[which];
@@ -3131,12 +3154,33 @@ SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<
   mine.spare_bytes = 0;
 }
 
+// A child process has the one thread that called fork, and would wait for ever for a lock that another one held.
+inline void before_fork() noexcept {
+  while (__atomic_exchange_n(&memory_state().lock, 1, __ATOMIC_ACQUIRE)) ::sched_yield();
+}
+inline void after_fork() noexcept { __atomic_store_n(&memory_state().lock, 0, __ATOMIC_RELEASE); }
+inline void in_forked_child() noexcept {
+  MemoryState& state = memory_state();
+  ThreadMemory& mine = thread_memory();
+  for (ThreadMemory* t = state.threads; t; t = t->next) {
+    if (t != &mine) state.small += t->balance;
+  }
+  state.threads = mine.is_known() ? &mine : nullptr;
+  mine.previous = mine.next = nullptr;
+  thread_use().alone |= thread_use().used_others;  // OpenMP's threads for this one are gone, and it would wait for them
+  after_fork();
+}
+__attribute__((noinline, cold)) inline void watch_forks() noexcept {
+  if (!__atomic_exchange_n(&memory_state().watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+}
+
 /// Ends with its thread.
 struct ThreadEnd {
   ~ThreadEnd() {
     MemoryState& state = memory_state();
     ThreadMemory& mine = thread_memory();
     SpinLock const guard(state.lock);
+    if (mine.has_ended) return;  // in each shared object that hides its symbols there is such an end
     settle(state, mine);
     (mine.previous ? mine.previous->next : state.threads) = mine.next;
     if (mine.next) mine.next->previous = mine.previous;
@@ -3155,6 +3199,7 @@ __attribute__((noinline, cold)) inline void count_closely(ThreadMemory& mine) no
     return;
   }
   [[maybe_unused]] static thread_local ThreadEnd const end;
+  watch_forks();
   MemoryState& state = memory_state();
   SpinLock const guard(state.lock);
   if (!mine.is_known() && !mine.has_ended) {
@@ -3277,6 +3322,7 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
 
 /// New pages; a null pointer where there are none.
 [[gnu::cold]] SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
+  watch_forks();
 #if defined(__linux__)
   std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -6170,12 +6216,36 @@ inline void end_threads() {
   }
 }
 
+// A child process has none of the threads: what was enqueued before has run, and they start again with the next job.
+inline void before_fork() noexcept {
+  ::pthread_mutex_lock(&state().mutex);
+  drain_all();
+}
+inline void after_fork() noexcept { ::pthread_mutex_unlock(&state().mutex); }
+inline void in_forked_child() noexcept {
+  State& all = state();
+  pthread_cond_t const fresh = PTHREAD_COND_INITIALIZER;  // nobody waits
+  all.progress = fresh;
+  for (Device* device : all.devices) {
+    if (!device) continue;
+    device->for_each_queue([&](Queue& queue) {
+      queue.running = queue.stopping = false;
+      queue.work = fresh;
+    });
+  }
+  after_fork();
+}
+
 inline bool Queue::start() {
   State& all = state();
   while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
   if (running) return true;
   if (all.ended) return false;
-  if (!all.at_exit) all.at_exit = std::atexit(&end_threads) == 0;
+  if (!all.at_exit) {
+    all.at_exit = std::atexit(&end_threads) == 0;
+    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  }
+  cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
   running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
   return running;
 }
@@ -7569,8 +7639,11 @@ inline void pop_nvtx_range() noexcept { (void)nvtxRangePop(); }
 [[maybe_unused]] static bool const nvtx_ranges_are_on = [] {
   Observers& observers = observers_state();
   (void)read_environment();
-  observers.push_range = &push_nvtx_range;
-  observers.pop_range = &pop_nvtx_range;
+  if (!observers.push_range) {
+    cpu::stay_loaded(reinterpret_cast<void const*>(&push_nvtx_range));
+    observers.pop_range = &pop_nvtx_range;
+    observers.push_range = &push_nvtx_range;
+  }
   __atomic_fetch_or(&observers.active, static_cast<unsigned>(ranges), __ATOMIC_RELEASE);
   return true;
 }();
@@ -7749,6 +7822,8 @@ inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
 }
 
 inline bool const pinned_hooks_are_set = [] {
+  if (pinned_hooks().allocate) return true;
+  detail::cpu::stay_loaded(reinterpret_cast<void const*>(&allocate_page_locked));
   pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked, &unlock_pages};
   return true;
 }();
@@ -8054,11 +8129,14 @@ class basic_profile {
     (void)detail::read_environment();
     detail::SpinLock const guard(store.lock);
     if (store.running++ == 0) {
-      observers.begin = &detail::profile_begin;
-      observers.start = &detail::profile_start;
-      observers.end = &detail::profile_end;
-      observers.cancel = &detail::profile_cancel;
-      observers.attach = &detail::profile_attach;
+      if (!observers.begin) {  // for all that come, while other threads read them
+        detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
+        observers.start = &detail::profile_start;
+        observers.end = &detail::profile_end;
+        observers.cancel = &detail::profile_cancel;
+        observers.attach = &detail::profile_attach;
+        observers.begin = &detail::profile_begin;
+      }
       __atomic_store_n(&detail::cpu::memory_state().small_limit, std::size_t{0}, __ATOMIC_RELAXED);
       __atomic_fetch_or(&observers.active, static_cast<unsigned>(detail::profiles), __ATOMIC_RELEASE);
     }
@@ -8640,7 +8718,10 @@ class BasicTransferLog : detail::OpenTransferLog {
     detail::SpinLock const guard(logs.lock);
     next = logs.first;
     logs.first = this;
-    detail::observers_state().log_transfer = &detail::log_transfer;
+    if (!detail::observers_state().log_transfer) {
+      detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
+      detail::observers_state().log_transfer = &detail::log_transfer;
+    }
     __atomic_fetch_or(&detail::observers_state().active, static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELEASE);
   }
   BasicTransferLog(BasicTransferLog const&) = delete;
@@ -16148,11 +16229,12 @@ SITU_OF_RECORDING_LANES(cosh)
 SITU_OF_RECORDING_LANES(tanh)
 SITU_OF_RECORDING_LANES(erfc)
 SITU_OF_RECORDING_LANES(sigmoid)
+SITU_OF_RECORDING_LANES(softplus)
 #undef SITU_OF_RECORDING_LANES
 
 namespace functions {
 struct pow;
-struct lgamma;
+struct polygamma;
 }  // namespace functions
 namespace math {
 template <recording_lanes X>
@@ -16163,7 +16245,11 @@ SITU_HOST_DEVICE X pow(X const& a, X const& b) {
 namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X digamma(X const& x) {
-  return x.template no_derivative<functions::lgamma>();
+  return x.template apply<functions::polygamma>(X(typename detail::lane_value<X>::type(0)));
+}
+template <recording_lanes X>
+SITU_HOST_DEVICE X polygamma(X const& x, X const& n) {
+  return x.template apply<functions::polygamma>(n);
 }
 }  // namespace detail
 
@@ -16279,6 +16365,38 @@ SITU_HOST_DEVICE inline float digamma(float x) { return static_cast<float>(digam
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
   return each_lane([](T x) { return digamma(x); }, a);
+}
+
+/// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
+SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
+  double result = 0;
+  for (double const far = 10 + 2 * s; q < far; q += 1) result += math::pow(q, -s);
+  double const r = 1 / (q * q), last = math::pow(q, -s);
+  double const a = s * (s + 1) * r, b = a * (s + 2) * (s + 3) * r, c = b * (s + 4) * (s + 5) * r, d = c * (s + 6) * (s + 7) * r;
+  return result + math::pow(q, 1 - s) / (s - 1) +
+         last * (0.5 + (s / 12 - a * (s + 2) / 720 + b * (s + 4) / 30240 - c * (s + 6) / 1209600 + d * (s + 8) / 47900160) / q);
+}
+/// The derivative of order n of digamma, (-1)^(n+1) n! times the sum of (x + k)^-(n+1) over all k >= 0; below 1/2 with the terms on either side of the
+/// nearest pole apart. At poles infinite: of odd n inf, of even n as digamma.
+SITU_HOST_DEVICE inline double polygamma(double x, double n) {
+  if (n == 0.0) return digamma(x);
+  double const s = n + 1, sign = s - 2 * math::floor(s / 2) == 0.0 ? 1 : -1;  // (-1)^s
+  double factorial = 1, sum = 0;
+  for (double k = 2; k <= n; k += 1) factorial *= k;
+  if (x >= 0.5) {
+    if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
+  } else {
+    double const turns = x - math::floor(x + 0.5);
+    if (turns == 0.0) return sign > 0 ? __builtin_inf() : digamma(x);
+    if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
+    sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));
+  }
+  return sign * factorial * sum;
+}
+SITU_HOST_DEVICE inline float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> polygamma(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  return each_lane([](T x, T n) { return polygamma(x, n); }, a, b);
 }
 
 /// A choice that is made before the next one: g++ would join their masks, which AVX-512 kernels then take apart lane by lane.
@@ -16715,6 +16833,8 @@ SITU_UNARY(atanh, real_valued, 60, math::atanh(x), SITU_CONSTANT(1) / (SITU_CONS
 SITU_UNARY(erf, real_valued, 60, math::erf(x), SITU_CONSTANT(1.12837916709551257390) * math::exp(-(x * x)))
 /// 1 - erf(x) without cancellation.
 SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551257390) * math::exp(-(x * x)))
+// Derivatives of log|Gamma| only: of order n of digamma.
+SITU_BINARY_FUNCTOR(polygamma, "polygamma", real_valued, 1000, detail::polygamma(a, b), detail::polygamma(a, b + X(T(1))), X(T(0)))
 /// log|Gamma(x)|
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
@@ -17489,8 +17609,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   T element(int64_t offset, detail::CallSite const& site) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    T const* const from = data();
+    if (!from) __builtin_unreachable();  // there is an element; g++'s -Wnull-dereference does not know
     T value;
-    device_traits<D>::copy_to_host(&value, data() + offset, sizeof(T));
+    device_traits<D>::copy_to_host(&value, from + offset, sizeof(T));
     return value;
   }
   void copy_out(T* to) const {
@@ -20299,6 +20421,15 @@ auto randn_like(E const& e, Generator& generator = detail::default_generator()) 
 
 namespace situ::inline SITU_ABI {
 
+namespace error {
+template <class Given, class Scores>
+struct attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast {};
+}  // namespace error
+
+/// Elements of a mask of scores of T.
+template <class M, class T>
+concept mask_elements = std::is_same_v<M, bool> || (floating<M> && implicitly_converts_to<M, T>);
+
 /// What is added to the scores before the softmax, or which of them count. Made of a tensor or a formula, which broadcasts to [..., rows, keys]:
 ///
 ///     bool        true where a query may see a key (as in PyTorch's scaled_dot_product_attention)
@@ -20308,11 +20439,15 @@ class AttentionMask {
  public:
   AttentionMask() = default;
   template <class E>
-    requires(expression<E> && mixes_with<device_of<E>, D> && (std::is_same_v<value_of<E>, bool> || implicitly_converts_to<value_of<E>, T>))
+    requires(expression<E> && mixes_with<device_of<E>, D> && mask_elements<value_of<E>, T>)
   AttentionMask(E const& e) {
     if constexpr (std::is_same_v<value_of<E>, bool>) keep_ = Tensor<bool, D>(e), kind_ = 1;
     else added_ = Tensor<T, D>(e), kind_ = 2;
   }
+  // Zeros and ones of integers would be added.
+  template <class E, class Error = error::attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast<value_of<E>, T>>
+    requires(expression<E> && mixes_with<device_of<E>, D> && !mask_elements<value_of<E>, T>)
+  AttentionMask(E const&) = delete;
   /// 0 there is none, 1 bool, 2 numbers.
   int kind() const { return kind_; }
   Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
@@ -21917,9 +22052,9 @@ SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
   using P = pack<T, N, Isa>;
   P steps;
   for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
-  P limit(static_cast<T>(count));
-  hold<Isa>(limit.v);  // without it g++ 12 stops with an internal error in some kernels
-  return steps < limit;
+  auto inside = steps < P(static_cast<T>(count));
+  hold<Isa>(inside.v);  // without it g++ 12 stops with an internal error in some kernels, in others with -ffast-math
+  return inside;
 }
 
 /// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
@@ -23831,11 +23966,14 @@ struct ScratchBlock {
   void* memory = nullptr;
   std::size_t bytes = 0;
 };
-struct KeptScratch : ScratchBlock {
-  ~KeptScratch() { ::operator delete(std::exchange(memory, nullptr), std::align_val_t{64}); }
+/// What a thread keeps is there as long as the thread, also when this has ended.
+struct ScratchEnd {
+  ScratchBlock& kept;
+  ~ScratchEnd() { ::operator delete(std::exchange(kept, ScratchBlock{}).memory, std::align_val_t{64}); }
 };
-SITU_PROCESS_STATE KeptScratch& kept_scratch() {
-  static thread_local KeptScratch kept;
+SITU_PROCESS_STATE ScratchBlock& kept_scratch() {
+  static constinit thread_local ScratchBlock kept;
+  [[maybe_unused]] static thread_local ScratchEnd const end{kept};
   return kept;
 }
 
@@ -23845,14 +23983,14 @@ class Scratch {
   explicit Scratch(int64_t bytes) {
     if (bytes == 0) return;
     auto const wanted = static_cast<std::size_t>(bytes);
-    KeptScratch& kept = kept_scratch();
-    if (kept.bytes >= wanted) block_ = std::exchange(static_cast<ScratchBlock&>(kept), {});
+    ScratchBlock& kept = kept_scratch();
+    if (kept.bytes >= wanted) block_ = std::exchange(kept, {});
     if (!block_.memory) block_ = {::operator new(wanted, std::align_val_t{64}), wanted};
   }
   ~Scratch() {
     constexpr std::size_t most = std::size_t{1} << 20;  // what a thread keeps
-    KeptScratch& kept = kept_scratch();
-    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, static_cast<ScratchBlock&>(kept));
+    ScratchBlock& kept = kept_scratch();
+    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, kept);
     ::operator delete(block_.memory, std::align_val_t{64});
   }
   Scratch(Scratch const&) = delete;
@@ -42216,14 +42354,14 @@ struct NodePlaces {
   Node** nodes = nullptr;
   std::size_t room = 0;
 };
-struct KeptNodePlaces : NodePlaces {
-  ~KeptNodePlaces() {
-    delete[] std::exchange(nodes, nullptr);
-    room = 0;
-  }
+/// What a thread keeps is there as long as the thread, also when this has ended.
+struct NodePlacesEnd {
+  NodePlaces& kept;
+  ~NodePlacesEnd() { delete[] std::exchange(kept, NodePlaces{}).nodes; }
 };
 SITU_PROCESS_STATE NodePlaces& kept_node_places() {
-  static thread_local KeptNodePlaces kept;
+  static constinit thread_local NodePlaces kept;
+  [[maybe_unused]] static thread_local NodePlacesEnd const end{kept};
   return kept;
 }
 
@@ -43746,10 +43884,6 @@ class Lane {
   Lane apply(Xs const&... xs) const {
     return applied<Op>(*this, xs...);
   }
-  template <class Op>
-  Lane no_derivative() const {
-    fail<GradientError>("grad: the derivative of ", Op::name, " has no derivative here; call grad without create_graph");
-  }
 
   friend Lane operator+(Lane const& a, Lane const& b) { return lane_machine<C, D>().add(a, b); }
   friend Lane operator-(Lane const& a, Lane const& b) { return lane_machine<C, D>().subtract(a, b); }
@@ -44534,10 +44668,12 @@ inline constexpr LaneMachine<C, D> lane_machine_of{
     {&LaneStep<D, C>::up, &LaneStep<D, C>::up_cast, &LaneStep<D, C>::up_where},
     {&LaneStep<D, C>::down, &LaneStep<D, C>::down_cast, &LaneStep<D, C>::down_where}};
 
-/// Puts the machines of a device in their places. Cost: two words written.
+/// Puts the machines of a device in their places. Cost: a word read.
 template <class D>
 void use_lanes() {
   using Where = result_device_t<D>;
+  if (__atomic_load_n(&lane_machine_place<double, Where>(), __ATOMIC_ACQUIRE)) return;
+  cpu::stay_loaded(&lane_machine_of<float, Where>);
   __atomic_store_n(&lane_machine_place<float, Where>(), &lane_machine_of<float, Where>, __ATOMIC_RELEASE);
   __atomic_store_n(&lane_machine_place<double, Where>(), &lane_machine_of<double, Where>, __ATOMIC_RELEASE);
 }
@@ -47537,6 +47673,7 @@ namespace detail {
 /// With z = (x - mean) r and r = 1 / sqrt(var + eps): w r (g - mean(g) - z mean(g z)), w r g outside of training; Σ g z; Σ g.
 template <class T, class D, class DX, class W, class DW>
 struct BatchNormRule {
+  using twice = on_lanes;
   Saved<T, DX> x;
   Saved<W, DW> weight;
   Tensor<double, D> statistics;
@@ -47562,6 +47699,40 @@ struct BatchNormRule {
     if (into_x.needed()) into_x.add(dx);
     if (into_w.needed()) into_w.add(dw);
     if (into_b.needed()) into_b.add(db);
+  }
+  /// With history.
+  template <class G, class IntoX, class IntoW, class IntoB>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    using C = compute_t<T>;
+    using L = Lane<C, D>;
+    L const g = lane_of<C>(gradient);
+    Shape const& whole = g.shape();
+    unsigned const images = all_axes(whole) & ~2u;
+    Shape by_channel = Shape::filled(whole.rank(), 1);
+    by_channel[1] = plan.channels;
+    auto const send = [&](L const& products, auto const& into) {
+      if (into.needed()) add_lane<G>(products.summed(images).reshape(into.shape()), into.shape(), into);
+    };
+    send(g, into_b);
+    if (!into_x.needed() && !into_w.needed()) return;
+    L const share(static_cast<C>(1.0 / static_cast<double>(plan.count())));
+    bool const reads_x = plan.training || into_w.needed();
+    L z(C(0)), rate(C(1));
+    if (plan.training) {
+      L const values = L::of(x.variable()), d = values - values.summed(images) * share;
+      rate = ((d * d).summed(images) * share + L(static_cast<C>(plan.eps))).template apply<functions::rsqrt>();
+      z = d * rate;
+    } else {
+      auto const known = [&](int64_t row) { return lane_of<C>(Tensor<double, D>(statistics).select(0, row)).reshape(by_channel); };
+      rate = known(1);
+      if (reads_x) z = (L::of(x.variable()) - known(0)) * rate;
+    }
+    if (reads_x) send(g * z, into_w);
+    if (!into_x.needed()) return;
+    L const h = weight.tensor().size() > 0 ? g * L::of(weight.variable()).reshape(by_channel) : g;
+    L const dx = plan.training ? (h - h.summed(images) * share - z * ((h * z).summed(images) * share)) * rate : h * rate;
+    add_lane<G>(dx, whole, into_x);
   }
 
  private:
@@ -49313,55 +49484,109 @@ Tensor<T, D> image_gradient(cuda_kernels, ConvolutionPlan const&, Shape const&, 
 }  // namespace SITU_ABI_COMPILER
 #endif
 
+/// A convolution's shapes and windows.
+struct ConvolutionShapes {
+  Shape x, w;
+  ConvolutionPlan plan;
+  int64_t groups;
+  bool empty() const { return detail::product(x) == 0 || detail::product(w) == 0 || detail::product(plan.shape) == 0; }
+};
+
+/// Σ g conv2d(x, w) is linear in each of the three: what one of them is multiplied by, which is its gradient, is made of the other two.
+enum class ConvolutionPart { result, image, weight };
+
+/// The result's gradient as kernels take it: on the host any strides whose last two axes can be walked as one.
+template <class T, class D>
+Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
+  int const at = g.rank() - 2;
+  return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
+}
+template <class T, class D>
+Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) {
+  return g.contiguous();
+}
+/// [k, weights]: what sums to Σ g pixelsᵀ.
+template <class T, class D>
+Tensor<T, D> weight_parts(cpu_kernels, ConvolutionShapes const& c, Tensor<T, D> const& x, Tensor<T, D> const& g, Tensor<T, D>* biases) {
+  return weight_gradient_parts<D, T>(cpu_kernels{}, c.plan, x, g, c.groups, biases);
+}
+template <class T, class D>
+Tensor<T, D> weight_parts(cuda_kernels, ConvolutionShapes const& c, Tensor<T, D> const& x, Tensor<T, D> const& g, Tensor<T, D>*) {
+  return weight_gradient_parts<D, T>(cuda_kernels{}, c.plan, x, g, c.groups);
+}
+/// Of x and w; of w and g; of x and g.
+template <class T, class D>
+SITU_NOINLINE Tensor<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Tensor<T, D> const& a, Tensor<T, D> const& b, Tensor<T, D>* biases = nullptr) {
+  typename device_traits<D>::kernels const kernels{};
+  if (c.empty()) return zeros<T>(part == ConvolutionPart::result ? c.plan.shape : part == ConvolutionPart::image ? c.x : c.w, D{});
+  if (part == ConvolutionPart::result) {
+    auto result = Tensor<T, D>::uninitialized(c.plan.shape, "conv2d");
+    Tensor<T, D> const weights = b.contiguous();
+    launch_convolution<D, T>(kernels, c.plan, a, weights.data(), nullptr, result.data(), c.groups);
+    return result;
+  }
+  Tensor<T, D> const g = window_gradients(kernels, b);
+  if (part == ConvolutionPart::image) {
+    Tensor<T, D> const weights = a.contiguous();
+    auto const result = image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
+    if constexpr (std::is_same_v<value_of<decltype(result)>, T>) return result;
+    else return Tensor<T, D>(cast<T>(result));
+  }
+  Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
+  return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
+}
+
+/// The same with history: its gradients are such parts again.
+template <class T, class D>
+[[gnu::cold]] SITU_NOINLINE Variable<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Variable<T, D> const& a, Variable<T, D> const& b);
+template <class T, class D>
+struct ConvolutionPartRule {
+  using twice = void;
+  ConvolutionPart part;
+  Saved<T, D> a, b;
+  ConvolutionShapes shapes;
+  template <class G, class IntoA, class IntoB>
+  void operator()(G const& g, IntoA const& into_a, IntoB const& into_b) const {
+    using enum ConvolutionPart;
+    if (into_a.needed()) {
+      G const other = b.beside(g);
+      into_a.add(part == result ? convolution_part(image, shapes, other, g) : convolution_part(part == image ? weight : image, shapes, g, other));
+    }
+    if (into_b.needed()) {
+      G const other = a.beside(g);
+      into_b.add(part == image ? convolution_part(result, shapes, g, other) : convolution_part(part == result ? weight : result, shapes, other, g));
+    }
+  }
+};
+template <class T, class D>
+Variable<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Variable<T, D> const& a, Variable<T, D> const& b) {
+  return record("Conv2d", convolution_part(part, c, a.value(), b.value()), ConvolutionPartRule<T, D>{part, saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b), c}, a, b);
+}
+
 /// ∂L/∂w = Σ g pixelsᵀ,   ∂L/∂x = the windows' shares wᵀ g, summed,   ∂L/∂bias = Σ g
 template <class T, class D, class DX, class DW>
 struct ConvolutionRule {
+  using twice = void;
   Saved<T, DX> x;
   Saved<T, DW> w;
-  Shape x_shape, w_shape;
-  ConvolutionPlan plan;
-  int64_t groups;
+  ConvolutionShapes shapes;
 
   template <class IntoX, class IntoW, class IntoB>
-  void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
-    using kernels = typename device_traits<D>::kernels;
-    Shape const windows = x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2};
-    bool const empty = gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0;
-    if (into_b.needed() && (empty || !into_w.needed())) into_b.add(sum(gradient, windows));
-    if (!into_x.needed() && !into_w.needed()) return;
-    if (empty) {
-      if (into_x.needed()) into_x.add(zeros<T>(x_shape, D{}));
-      if (into_w.needed()) into_w.add(zeros<T>(w_shape, D{}));
-      return;
-    }
-    Tensor<T, D> const g = window_gradients(kernels{}, gradient);
-    if (into_w.needed()) {
-      Tensor<T, D> biases;
-      Tensor<T, D> const parts = weight_parts(kernels{}, g, into_b.needed() ? &biases : nullptr);
-      into_w.add(parts.size(0) == 1 ? parts.reshape(w_shape) : sum(parts, 0).reshape(w_shape));
-      if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(gradient, windows));
-    }
-    if (into_x.needed()) {
-      Tensor<T, D> const weights = Tensor<T, D>(w.tensor()).contiguous();
-      auto const result = image_gradient<D, T>(kernels{}, plan, x_shape, g, weights, groups);
-      if constexpr (std::is_same_v<value_of<decltype(result)>, T>) into_x.add(result);
-      else into_x.add(cast<T>(result));
-    }
+  void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    Tensor<T, D> biases;
+    if (into_w.needed()) into_w.add(convolution_part(ConvolutionPart::weight, shapes, Tensor<T, D>(x.tensor()), g, into_b.needed() ? &biases : nullptr));
+    if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(g, windows()));
+    if (into_x.needed()) into_x.add(convolution_part(ConvolutionPart::image, shapes, Tensor<T, D>(w.tensor()), g));
+  }
+  template <class IntoX, class IntoW, class IntoB>
+  [[gnu::cold]] SITU_NOINLINE void operator()(Variable<T, D> const& g, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    if (into_w.needed()) into_w.add(convolution_part(ConvolutionPart::weight, shapes, record_transfer<D>(x.variable()), g));
+    if (into_b.needed()) into_b.add(sum(g, windows()));
+    if (into_x.needed()) into_x.add(convolution_part(ConvolutionPart::image, shapes, record_transfer<D>(w.variable()), g));
   }
 
  private:
-  Tensor<T, D> weight_parts(cpu_kernels, Tensor<T, D> const& g, Tensor<T, D>* biases) const {
-    return weight_gradient_parts<D, T>(cpu_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups, biases);
-  }
-  Tensor<T, D> weight_parts(cuda_kernels, Tensor<T, D> const& g, Tensor<T, D>*) const {
-    return weight_gradient_parts<D, T>(cuda_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
-  }
-  /// As kernels take it: on the host any strides whose last two axes can be walked as one.
-  static Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
-    int const at = g.rank() - 2;
-    return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
-  }
-  static Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) { return g.contiguous(); }
+  Shape windows() const { return shapes.x.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2}; }
 };
 
 template <class X, class W>
@@ -49372,7 +49597,7 @@ using recorded_convolution_options = recorded_conv2d_options<convolved_t<X, W>, 
 /// The convolution of images with weights, one of which records; see ops/conv2d.hpp.
 ///
 /// Gradient  two products with the matrix of pixels, which is gathered while it is packed, and a sum for the bias. The same from run to
-///           run and for any number of threads. On Cuda by cuBLAS.
+///           run and for any number of threads. On Cuda by cuBLAS. Differentiable any number of times: gradients of gradients are such again.
 template <class X, class W>
   requires(detail::recorded_operands<X, W> && floating<detail::convolved_t<X, W>>)
 auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W> const& options = {}) {
@@ -49387,7 +49612,7 @@ auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W>
                                                                 options.dilation, options.groups);
   using Rule = detail::ConvolutionRule<T, D, device_of<decltype(x)>, device_of<decltype(w)>>;
   return detail::record("Conv2d", std::move(value),
-                        Rule{detail::saved_if(w.requires_grad(), x), detail::saved_if(x.requires_grad(), w), x.shape(), w.shape(), plan, options.groups}, x, w, bias);
+                        Rule{detail::saved_if(w.requires_grad(), x), detail::saved_if(x.requires_grad(), w), {x.shape(), w.shape(), plan, options.groups}}, x, w, bias);
 }
 template <class X, class W, class Error = detail::different_devices_of<X, W>>
   requires detail::strange_recorded_operands<X, W>
@@ -51323,7 +51548,27 @@ struct mean_pool_gradient {
     using kernels = typename device_traits<D>::kernels;
     return pool_gradient(g, shape, [&](T const* gradients, auto* result) { launch_mean_pool_gradient<D, T>(kernels{}, plan, gradients, result); });
   }
+  template <class C, class D>
+  Lane<C, D> twice(Lane<C, D> const& g, Lane<C, D> const&, Lane<C, D> const&) const;
 };
+/// The other way round: the shares' gradient is pooled.
+struct MeanPoolSharesRule {
+  using twice = void;
+  static constexpr bool stateless = true;
+  mean_pool_gradient of;
+  template <class T, class D, class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(pool<mean_pooling>(g, of.plan, "avg_pool2d"));
+  }
+  template <class T, class D, class Ix>
+  void operator()(Variable<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(record_on<false>("AvgPool2d", pool<mean_pooling>(g.value(), of.plan, "avg_pool2d"), g, of));
+  }
+};
+template <class C, class D>
+[[gnu::cold]] SITU_NOINLINE Lane<C, D> mean_pool_gradient::twice(Lane<C, D> const& g, Lane<C, D> const&, Lane<C, D> const&) const {
+  return Lane<C, D>(record("AvgPool2d", (*this)(g.tensor(), 0), MeanPoolSharesRule{*this}, g.variable()));
+}
 
 /// A plan with the number of planes of images of a shape.
 inline PoolPlan with_planes(PoolPlan plan, Shape const& shape) {
@@ -52283,9 +52528,10 @@ inline bool are_last(unsigned axes, int rank) {
 /// many of them.
 template <class C>
 bool rows_fill_a_gpu(Shape const& whole, unsigned axes) {
-  if (!are_last(axes, whole.rank()) || whole.size() == 0) return false;
+  int64_t const elements = product(whole);
+  if (!are_last(axes, whole.rank()) || elements == 0) return false;
   int64_t const count = reduced_count(whole, axes);
-  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || whole.size() / count > 256;
+  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || elements / count > 256;
 }
 /// A gradient as that kernel reads it: contiguous, or one element for all.
 template <class T, class D>
@@ -54194,10 +54440,16 @@ auto apply_linear(X const& x, Variable<T, D> const& weight, std::optional<Variab
 /// The width of a layer's initial weights and biases, 1 / √(fan in), as PyTorch has it.
 inline double initial_bound(int64_t fan_in) { return fan_in > 0 ? 1 / root(static_cast<double>(fan_in)) : 0; }
 
-/// Numbers uniform in [-bound, bound), drawn on the host from the default generator.
+/// Numbers uniform in [-bound, bound), drawn on the host from the default generator, for the layer `who`.
 template <class T, class D>
-Tensor<T, D> uniform_weights(Shape const& shape, double bound) {
-  return drawn_uniform<T>(-bound, bound, shape, default_generator(), "nn").to(D{});
+Tensor<T, D> uniform_weights(Shape const& shape, double bound, char const* who) {
+  return drawn_uniform<T>(-bound, bound, shape, default_generator(), who).to(D{});
+}
+
+/// The probability of a layer's dropout.
+inline double checked_dropout(double p, char const* who) {
+  if (!(p >= 0 && p <= 1)) fail<ShapeError>(who, ": the probability of dropout is ", p, "; it must be in [0, 1]");
+  return p;
 }
 
 }  // namespace detail
@@ -54216,8 +54468,8 @@ struct Linear {
   std::optional<Variable<T, Device>> bias;  ///< [out]
 
   Linear(int64_t in_features, int64_t out_features, linear_options const& options = {})
-      : weight(detail::uniform_weights<T, Device>({out_features, in_features}, detail::initial_bound(in_features))) {
-    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_features}, detail::initial_bound(in_features)));
+      : weight(detail::uniform_weights<T, Device>({out_features, in_features}, detail::initial_bound(in_features), "Linear")) {
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_features}, detail::initial_bound(in_features), "Linear"));
   }
   Linear(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b) : weight(std::move(w)), bias(std::move(b)) {}
 
@@ -54256,8 +54508,8 @@ struct LazyLinear {
       if (x.rank() < 1) detail::fail<ShapeError>("LazyLinear: an input of shape ", x.shape(), " was given; it needs an axis");
       int64_t const in = x.shape().back();
       double const bound = detail::initial_bound(in);
-      Tensor<T, Device> w = detail::uniform_weights<T, Device>({out_features_, in}, bound);
-      if (bias) fill(*bias, detail::uniform_weights<T, Device>({out_features_}, bound));
+      Tensor<T, Device> w = detail::uniform_weights<T, Device>({out_features_, in}, bound, "LazyLinear");
+      if (bias) fill(*bias, detail::uniform_weights<T, Device>({out_features_}, bound, "LazyLinear"));
       fill(weight, std::move(w));
     }
     return detail::apply_linear(x, weight, bias, "LazyLinear");
@@ -54307,8 +54559,8 @@ struct MultiheadAttention {
   bool training = true;
 
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, multihead_attention_options const& options = {})
-      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0)),
-        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
+      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0, "MultiheadAttention")),
+        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(detail::checked_dropout(options.dropout, "MultiheadAttention")), causal_(options.causal) {
     if (num_heads < 1 || embed_dim % num_heads != 0) {
       detail::fail<ShapeError>("MultiheadAttention: ", num_heads, " heads were asked for of ", embed_dim, " features: the heads must divide them");
     }
@@ -54380,6 +54632,10 @@ struct MultiheadAttention {
     if (query.shape().rank() != key.shape().rank() || query.shape().rank() != value.shape().rank()) {
       detail::fail<ShapeError>("MultiheadAttention: a query of shape ", query.shape(), ", a key of shape ", key.shape(), " and a value of shape ", value.shape(),
                                " were given; all have a batch, or none has one");
+    }
+    if (key.shape() != value.shape() || (key.shape().rank() == 3 && key.shape()[0] != query.shape()[0])) {
+      detail::fail<ShapeError>("MultiheadAttention: a query of shape ", query.shape(), ", a key of shape ", key.shape(), " and a value of shape ", value.shape(),
+                               " were given; key and value have one shape, and the batch of the query");
     }
     if constexpr (std::is_same_v<K, W>) {
       if (static_cast<void const*>(&key) == static_cast<void const*>(&value)) {
@@ -54549,8 +54805,8 @@ struct Conv2d {
     }
     int64_t const channels = in_channels / groups;
     double const bound = detail::initial_bound(channels * kernel.height * kernel.width);
-    weight = Variable<T, Device>(detail::uniform_weights<T, Device>({out_channels, channels, kernel.height, kernel.width}, bound));
-    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_channels}, bound));
+    weight = Variable<T, Device>(detail::uniform_weights<T, Device>({out_channels, channels, kernel.height, kernel.width}, bound, "Conv2d"));
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_channels}, bound, "Conv2d"));
   }
   Conv2d(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b, extent2d s, extent2d p, extent2d d, int64_t g)
       : weight(std::move(w)), bias(std::move(b)), stride(s), padding(p), dilation(d), groups(g) {}
@@ -54799,6 +55055,7 @@ struct LabelProgram {
   reduction how;
   IndexBounds bounds;
   double batch;      ///< what batchmean divides by
+  double softmax_part, label_part;  ///< 1, or 0 for a gradient without that part
   T* losses;         ///< [rows] for reduction::none; else the result
   C* sums;           ///< [rows + 1]: log of a row's sum of exponentials less its label's score; then what the sum was divided by. Or null
   C* gradient;       ///< [rows, classes]: takes, and has, the gradient of the scores where the result's over the divisor is the usual one; or null
@@ -54830,7 +55087,7 @@ struct LabelFactors {
 template <class T, class Ix>
 SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, Ix> const& p, int64_t label, double all_weights) {
   double const hit = (1 - p.smoothing) * static_cast<double>(p.weight_of(label));
-  return {hit + p.share() * all_weights, hit};
+  return {p.softmax_part * (hit + p.share() * all_weights), p.label_part * hit};
 }
 
 /// Rows of scores with a probability for each class.
@@ -56113,6 +56370,7 @@ inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && s
 /// A loss of labels: what its kernels need, and its gradient.
 template <bool Logarithms, class T, class D, class Ix, class DX, class DI>
 struct LabelLoss {
+  using twice = on_lanes;
   using C = compute_t<T>;
   Tensor<Ix, DI> labels;  // contiguous
   uint32_t version;      // of the labels
@@ -56130,6 +56388,7 @@ struct LabelLoss {
     p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
+    p.softmax_part = p.label_part = 1;
     p.sums = const_cast<C*>(std::as_const(sums).data());
     p.gradient = gradient.body() ? const_cast<C*>(std::as_const(gradient).data()) : nullptr;
     p.bounds.extent = space.classes;
@@ -56171,6 +56430,43 @@ struct LabelLoss {
     }
     gradient = {};
     into.add(rows_as_scores(result, shape.rank()));
+  }
+  /// With history: with t the constants that scores are multiplied by, (softmax(x) Σ t - t) g over the divisor, or -t g.
+  template <class G, class Into>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, Into const& into) const {
+    using L = Lane<C, D>;
+    if (!into.needed()) return;
+    check_unchanged(labels.storage_head(), version, labels.shape());
+    L const scores = L::of(x.variable()), zero(C(0)), one(C(1));
+    int const axis = scores.rank() == 1 ? 0 : 1;
+    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false));
+    if constexpr (!Logarithms) {
+      L const p = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
+      L const e = p * exp(select(p == zero, zero, scores - L(scores.tensor()))), total = e.summed(1u << axis);
+      gradient_of_row = gradient_of_row - e / select(total == zero, one, total) * gradient_of_row.summed(1u << axis);
+    }
+    if (how == reduction::none) slope = slope.unsqueeze(axis);
+    else slope = slope / L(Tensor<C, D>(sums).select(0, sums.size() - 1));
+    add_lane<G>(gradient_of_row * slope, scores.shape(), into);
+  }
+
+ private:
+  /// Of the gradient of every row's loss: softmax(x), or -t.
+  Tensor<T, D> part(bool softmax) const {
+    Shape const shape = x.tensor().shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    auto result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    if (result.size() > 0) {
+      Tensor<T, DX> const rows = class_rows(x.tensor());
+      Tensor<T, D> const slopes = full<T>({space.rows}, T(1.f), D{});
+      LabelProgram<T, Ix> p = program(rows, space);
+      p.how = reduction::none, p.gradient = nullptr;
+      if (softmax) p.weight = nullptr, p.smoothing = 0, p.label_part = 0;
+      else p.softmax_part = 0;
+      launch_label_gradient<D, Logarithms>(typename device_traits<D>::kernels{}, p, slopes.data(), result.data());
+    }
+    return rows_as_scores(result, shape.rank());
   }
 };
 
@@ -56253,6 +56549,7 @@ namespace detail {
 /// A loss of probabilities: what its kernels need, and its gradients.
 template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
+  using twice = on_lanes;
   using C = compute_t<T>;
   SavedConstant<T, D> weight;
   double smoothing;
@@ -56303,6 +56600,29 @@ struct ProbabilityLoss {
     if (into_x.needed()) into_x.add(rows_as_scores(dx, shape.rank()));
     if (into_targets.needed()) into_targets.add(rows_as_scores(dt, shape.rank()));
   }
+  /// With history.
+  template <class G, class IntoX, class IntoTargets>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
+    using L = Lane<C, D>;
+    L const scores = L::of(x.variable()), probabilities = L::of(targets.variable());
+    Shape const& shape = scores.shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    int const axis = shape.rank() == 1 ? 0 : 1;
+    Shape by_class;
+    for (int k = 0; k < shape.rank(); ++k) by_class.push_back(k == axis ? shape[k] : 1);
+    L const weights = weight.tensor().body() ? lane_of<C>(weight.tensor()).reshape(by_class) : L(C(1)), keep(static_cast<C>(1 - smoothing));
+    L const rows = L(Tensor<C, D>(sums)).reshape({space.rows, 2});
+    L const logarithm = rows.summed(2u).reshape(space.kept).unsqueeze(axis);  // of Σ exp x, a constant
+    L const e = exp(scores - logarithm), total = e.summed(1u << axis);
+    L slope = how == reduction::none ? lane_of<C>(g).unsqueeze(axis) : lane_of<C>(g);
+    if (how != reduction::none) slope = slope * L(static_cast<C>(1 / loss_divisor(how, static_cast<double>(space.rows), space.batch)));
+    if (into_x.needed()) {
+      L const t = weights * (probabilities * keep + L(static_cast<C>(smoothing / static_cast<double>(space.classes))));
+      add_lane<G>((e / total * t.summed(1u << axis) - t) * slope, shape, into_x);
+    }
+    if (into_targets.needed()) add_lane<G>(weights * keep * (math::log(total) + logarithm - scores) * slope, shape, into_targets);
+  }
 };
 
 }  // namespace detail
@@ -56350,7 +56670,7 @@ using situ::reduction;
 ///
 /// Shape     x and y alike, of any shape; the result is [] or, for reduction::none, their shape. Nothing is broadcast: that is a mistake more often
 ///           than not, and expand() says it aloud.
-/// Dtype     x floating; y is taken in the type of x. 16-bit floats are computed in float; sums are in double.
+/// Dtype     x floating; y is taken in the type of x, which must hold its values (cast it else). 16-bit floats are computed in float; sums are in double.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError where shapes differ.
 /// Special   the mean of nothing is NaN.
@@ -56365,7 +56685,7 @@ using situ::reduction;
 
 
 // ---- <situ/nn/pair_functions.hpp>
-/// Losses of pairs of elements and their slopes, from one definition for packs and for CUDA's threads.
+/// Losses of pairs of elements and their slopes, from one definition for packs, for CUDA's threads, and for lanes that record.
 
 
 #if defined(__CUDACC__)
@@ -56376,11 +56696,36 @@ using situ::reduction;
 namespace situ::inline SITU_ABI {
 namespace detail::losses {
 
+using situ::select;
+
 /// -1, 0 or 1; NaN stays.
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X sign_of(X const& d) {
-  X const zero(0), one(1);
-  return situ::select(d > zero, one, situ::select(d < zero, -one, d));
+  if constexpr (recording_lanes<X>) {
+    return math::sign(d);
+  } else {
+    X const zero(0), one(1);
+    return select(d > zero, one, select(d < zero, -one, d));
+  }
+}
+/// 1 / (1 + exp(-x)) and log(1 + exp(-x)), of which e = exp(-|x|) is known: without overflow.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X sigmoid_of(X const& x, X const& e) {
+  if constexpr (recording_lanes<X>) {
+    return math::sigmoid(x);
+  } else {
+    X const one(1), zero(0);
+    return select(x < zero, e, one) / (one + e);
+  }
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X softplus_of_negative(X const& x, X const& e) {
+  if constexpr (recording_lanes<X>) {
+    return math::softplus(-x);
+  } else {
+    X const zero(0);
+    return math::log1p(e) + select(x < zero, -x, zero);
+  }
 }
 
 /// (x - y)²
@@ -56422,12 +56767,12 @@ struct smooth_l1 {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& beta, X const&) {
     X const z = math::abs(x - y), half(0.5f);
-    return situ::select(z < beta, X(half * z * z / beta), X(z - half * beta));
+    return select(z < beta, X(half * z * z / beta), X(z - half * beta));
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& beta, X const&, X& dx, X& dy) {
     X const d = x - y;
-    dx = situ::select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
     dy = -dx;
   }
 };
@@ -56438,24 +56783,20 @@ struct bce_with_logits {
   static constexpr bool weighs = true;
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& a, X const& b) {
-    X const one(1), zero(0);
-    X const soft = math::log1p(math::exp(-math::abs(x))) + situ::select(x < zero, -x, zero);
-    return a * ((one - y) * x + (one + (b - one) * y) * soft);
+    X const one(1);
+    return a * ((one - y) * x + (one + (b - one) * y) * softplus_of_negative(x, X(math::exp(-math::abs(x)))));
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& a, X const& b, X& dx, X& dy) {
-    X const one(1), zero(0);
-    X const e = math::exp(-math::abs(x));
-    X const sigmoid = situ::select(x < zero, e, one) / (one + e), t = b * y;
-    dx = a * ((t + (one - y)) * sigmoid - t);
-    dy = a * ((b - one) * (math::log1p(e) + situ::select(x < zero, -x, zero)) - x);
+    X const one(1), e = math::exp(-math::abs(x)), t = b * y;
+    dx = a * ((t + (one - y)) * sigmoid_of(x, e) - t);
+    dy = a * ((b - one) * softplus_of_negative(x, e) - x);
   }
   /// Of x alone.
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X slope(X const& x, X const& y, X const& a, X const& b) {
-    X const one(1), zero(0);
-    X const e = math::exp(-math::abs(x)), t = b * y;
-    return a * ((t + (one - y)) * (situ::select(x < zero, e, one) / (one + e)) - t);
+    X const one(1), e = math::exp(-math::abs(x)), t = b * y;
+    return a * ((t + (one - y)) * sigmoid_of(x, e) - t);
   }
 };
 
@@ -56466,7 +56807,7 @@ struct kl_div {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
     X const zero(0);
-    return situ::select(y == zero, zero, X(y * math::log(y))) - y * x;
+    return select(y == zero, zero, X(y * math::log(y))) - y * x;
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {
@@ -56886,9 +57227,16 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
   fail<ShapeError>(who, ": shapes ", x, " and ", y, " differ; a loss broadcasts nothing: expand() or reshape() one of them");
 }
 
+SITU_NOINLINE inline void check_pair_factor(Shape const& factor, Shape const& x, char const* what, char const* who) {
+  bool fits = factor.rank() <= x.rank();
+  for (int k = 1; fits && k <= factor.rank(); ++k) fits = factor[factor.rank() - k] == 1 || factor[factor.rank() - k] == x[x.rank() - k];
+  if (!fits) fail<ShapeError>(who, ": a ", what, " of shape ", factor, " does not broadcast to inputs of shape ", x);
+}
+
 /// A loss of pairs: what its kernels need, and its gradients.
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
+  using twice = on_lanes;
   SavedConstant<T, D> a, b;  // of the shape of x, or empty
   double parameter;
   reduction how;
@@ -56931,6 +57279,20 @@ struct PairLoss {
     if (wants_x) into_x.add(dx);
     if (wants_y) into_y.add(dy);
   }
+  /// With history.
+  template <class G, class IntoX, class IntoY>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, IntoX const& into_x, IntoY const& into_y) const {
+    using C = compute_t<T>;
+    using L = Lane<C, D>;
+    auto const factor = [](SavedConstant<T, D> const& given, double number) { return given.tensor().body() ? lane_of<C>(given.tensor()) : L(static_cast<C>(number)); };
+    PairProgram<T> const p = program(x.tensor(), y.tensor());
+    L const xs = L::of(x.variable()), ys = L::of(y.variable()), slope = lane_of<C>(g) * L(static_cast<C>(1 / p.divisor));
+    L dx(C(0)), dy(C(0));
+    Kind::slopes(xs, ys, factor(a, parameter), factor(b, 1), dx, dy);
+    if (into_x.needed()) add_lane<G>(dx * slope, xs.shape(), into_x);
+    if (into_y.needed()) add_lane<G>(dy * slope, xs.shape(), into_y);
+  }
 };
 
 template <class X, class Y>
@@ -56942,8 +57304,12 @@ template <class Kind, class X, class Y, class T = value_of<X>, class D = result_
 auto pair_loss(X const& given_x, Y const& given_y, reduction how, double parameter = 1, Tensor<T, D> const& a = {}, Tensor<T, D> const& b = {}) {
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
-  auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a)), SavedConstant<T, D>(expanded(b)), parameter, how, {}, {}};
+  auto const expanded = [&](Tensor<T, D> const& t, char const* what) {
+    if (!t.body()) return t;
+    check_pair_factor(t.shape(), x.shape(), what, Kind::name);
+    return t.expand(x.shape()).contiguous();
+  };
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a, "weight")), SavedConstant<T, D>(expanded(b, "pos_weight")), parameter, how, {}, {}};
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);
@@ -57434,12 +57800,12 @@ struct LSTM {
   bool training = true;
 
   LSTM(int64_t input_size, int64_t hidden_size, lstm_options const& options = {})
-      : input_size_(input_size), hidden_size_(hidden_size), bias_(options.bias), dropout_(options.dropout) {
+      : input_size_(input_size), hidden_size_(hidden_size), bias_(options.bias), dropout_(detail::checked_dropout(options.dropout, "LSTM")) {
     if (options.num_layers < 1 || hidden_size < 1) {
       detail::fail<ShapeError>("LSTM: ", options.num_layers, " layers of ", hidden_size, " cells were asked for; there is one or more of each");
     }
     double const bound = 1 / detail::root(static_cast<double>(hidden_size));
-    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound)); };
+    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound, "LSTM")); };
     for (int64_t layer = 0; layer < options.num_layers; ++layer) {
       add({4 * hidden_size, layer == 0 ? input_size : hidden_size});
       add({4 * hidden_size, hidden_size});
@@ -58306,6 +58672,13 @@ struct Spans {
     for (void const* data : all[count - 1].data) vectors = vectors && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
   }
 };
+
+/// The gradient of what is minimised, with the decay of the weights: without one an infinite parameter stays as it is.
+template <class Cell, class X, class C>
+SITU_HOST_DEVICE SITU_INLINE X decayed_gradient(Cell const& at, X const& parameter, C const& sign, C const& decay) {
+  X const g = at.gradient() * sign;
+  return decay != C(0) ? X(g + parameter * decay) : g;
+}
 
 // What is launched by launch_sweep<D>(kernels, work), in the headers of the families of kernels.
 
@@ -59179,7 +59552,7 @@ struct AdagradUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const sum = at.state(0) + g * g;
     at.set_state(0, sum);
     at.set_parameter(p - g * lr / (math::sqrt(sum) + eps));
@@ -59290,7 +59663,7 @@ struct AdamUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const m = at.state(0) * beta1 + g * rest1;
     X v = at.state(1) * beta2 + g * g * rest2;
     at.set_state(0, m);
@@ -59723,7 +60096,7 @@ struct RMSpropUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const square = at.state(0) * alpha + g * g * rest;
     at.set_state(0, square);
     X variance = square;
@@ -59852,10 +60225,16 @@ class Schedule {
   }
   bool has_momentum() const { return !rates_.momentum.empty(); }
   void set_position(int64_t t) { position_.set(t); }
-  /// Goes to t: f(base, group) gives the learning rate.
+  /// Goes to t: f(base, group) gives the learning rate. Throws Error for one that is no number, and for a t below 0; nothing has changed then.
   template <class F>
   void go_to(int64_t t, F const& f) {
-    for (int k = 0; k < groups(); ++k) set_lr(k, f(base(k), k));
+    if (t < 0) detail::fail<Error>("go_to: step ", t, " was asked for; steps count from 0");
+    std::vector<double> rates;
+    for (int k = 0; k < groups(); ++k) {
+      rates.push_back(f(base(k), k));
+      if (!(rates.back() - rates.back() == 0)) detail::fail<Error>("at step ", t, " of the schedule the learning rate of group ", k, " would be ", rates.back(), "; it must be a finite number");
+    }
+    for (int k = 0; k < groups(); ++k) set_lr(k, rates[static_cast<std::size_t>(k)]);
     set_position(t);
   }
 
@@ -59875,6 +60254,7 @@ class StepLR : public Schedule {
   template <any_optimizer O>
   StepLR(O const& optimizer, StepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
     if (options.step_size < 1) detail::fail<Error>("StepLR: step_size is ", options.step_size, "; it must be at least 1");
+    detail::check_option("StepLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -59895,6 +60275,7 @@ class MultiStepLR : public Schedule {
  public:
   template <any_optimizer O>
   MultiStepLR(O const& optimizer, MultiStepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    detail::check_option("MultiStepLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -59916,6 +60297,7 @@ class ExponentialLR : public Schedule {
  public:
   template <any_optimizer O>
   ExponentialLR(O const& optimizer, ExponentialLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    detail::check_option("ExponentialLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -59938,6 +60320,7 @@ class CosineAnnealingLR : public Schedule {
   template <any_optimizer O>
   CosineAnnealingLR(O const& optimizer, CosineAnnealingLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
     if (options.T_max < 1) detail::fail<Error>("CosineAnnealingLR: T_max is ", options.T_max, "; it must be at least 1");
+    detail::check_option("CosineAnnealingLR", "eta_min", options.eta_min);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -59973,6 +60356,8 @@ class OneCycleLR : public Schedule {
     detail::check_option("OneCycleLR", "max_lr", options.max_lr);
     if (options.total_steps < 1) detail::fail<Error>("OneCycleLR: total_steps is ", options.total_steps, "; it must be at least 1");
     if (!(options.pct_start >= 0 && options.pct_start <= 1)) detail::fail<Error>("OneCycleLR: pct_start is ", options.pct_start, "; it must be between 0 and 1");
+    if (!(options.div_factor > 0)) detail::fail<Error>("OneCycleLR: div_factor is ", options.div_factor, "; it must be greater than 0");
+    if (!(options.final_div_factor > 0)) detail::fail<Error>("OneCycleLR: final_div_factor is ", options.final_div_factor, "; it must be greater than 0");
     if (options.cycle_momentum && !has_momentum()) {
       detail::fail<Error>("OneCycleLR: this optimizer has no momentum to cycle; pass .cycle_momentum = false");
     }
@@ -60131,7 +60516,7 @@ struct SGDUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X way = g;
     if (moves) {
       X const b = at.state(0) * momentum + g * rest;
@@ -61085,7 +61470,7 @@ class BatchPipeline {
 inline namespace SITU_ABI_THREADS {
 /// Kernels that a sample needs run on the thread that makes it, not on a team of its own.
 inline void* run_batch_worker(void* pipeline) {
-  cpu::runs_alone() = true;
+  cpu::thread_use().alone = true;
 #if defined(_OPENMP)
   omp_set_num_threads(1);  // of what is not situ's
 #endif
@@ -61217,10 +61602,15 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   check("batch_size", options.batch_size, 1);
   check("workers", options.workers, 0);
   check("prefetch", options.prefetch, 0);
+  if (samples < 0) fail_with<ShapeError>({"DataLoader: the dataset's size() is ", samples, "; 0 or more is needed"});
   PipelinePlan plan{samples, options.batch_size, options.shuffle, options.drop_last, options.seed, options.workers, 0, 0};
   if (options.prefetch > 0) plan.ahead = plan.most_ahead = options.workers > 0 || is_asynchronous ? options.prefetch : 0;
   else if (options.workers == 0) plan.ahead = plan.most_ahead = is_asynchronous ? 1 : 0;
-  else plan.ahead = 2 * options.workers, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
+  else plan.ahead = options.workers < (1 << 20) ? 2 * options.workers : 1 << 21, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
+  int64_t batches = samples / plan.batch_size + 1;  // more than these are never ahead
+  if (batches > 1 << 30) batches = 1 << 30;
+  if (batches < plan.most_ahead) plan.most_ahead = static_cast<int>(batches);
+  if (batches < plan.ahead) plan.ahead = static_cast<int>(batches);
   return plan;
 }
 
@@ -61698,7 +62088,8 @@ SITU_INLINE bool decimal_to(Decimal const& number, F& value) {
 /// The element that a field says, without quotes and spaces around it.
 template <element T>
 parsed parse_field(std::string_view field, T& value) {
-  if (field.empty() || is_word(field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
+  std::string_view const unsigned_field = field.substr(!field.empty() && (field[0] == '-' || field[0] == '+'));
+  if (field.empty() || is_word(unsigned_field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
   char const *const first = field.data(), *const last = first + field.size();
   Decimal number;
   bool const whole = scan_decimal(first, last, number) == last && number.good;
@@ -61708,9 +62099,7 @@ parsed parse_field(std::string_view field, T& value) {
     if (whole) {
       if (!decimal_to(number, result)) result = parse_decimal_closely<F>(first, last);
     } else {
-      std::size_t const sign = *first == '-' || *first == '+';
-      std::string_view const word = field.substr(sign);
-      if (!is_word(word, "inf") && !is_word(word, "infinity")) return parsed::wrong;
+      if (!is_word(unsigned_field, "inf") && !is_word(unsigned_field, "infinity")) return parsed::wrong;
       result = std::numeric_limits<F>::infinity();
       if (*first == '-') result = -result;
     }
@@ -62213,11 +62602,18 @@ class CsvText {
     ++line_;
     skip_blank_lines();
   }
+  /// Lines of nothing but spaces, too.
   void skip_blank_lines() {
-    while (at_ != end_ && (*at_ == '\n' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')))) {
-      if (*at_ == '\n') ++line_;
-      ++at_;
+    for (;;) {
+      char const* at = at_;
+      while (at != end_ && (*at == ' ' || *at == '\t') && *at != delimiter_) ++at;
+      if (at != end_ && *at == '\r' && (at + 1 == end_ || at[1] == '\n')) ++at;
+      if (at == end_) break;
+      if (*at != '\n') return;
+      at_ = at + 1;
+      ++line_;
     }
+    at_ = end_;
   }
   std::string_view take_quoted(char const* first) {
     int64_t const line = line_;
@@ -62268,7 +62664,16 @@ struct CsvTable {
 
 namespace detail {
 
-inline std::string quoted_column(std::string_view name) { return text("\"", std::string(name.substr(0, 60)), name.size() > 60 ? "...\"" : "\""); }
+/// What stands in a file, in quotes: the first 60 characters; a zero, at which messages would end, as \0.
+inline std::string quoted_text(std::string_view found, char const* quote) {
+  std::string result = quote;
+  for (char c : found.substr(0, 60)) {
+    if (c == '\0') result += "\\0";
+    else result += c;
+  }
+  return result + (found.size() > 60 ? "..." : "") + quote;
+}
+inline std::string quoted_column(std::string_view name) { return quoted_text(name, "\""); }
 
 /// Which field goes where.
 struct CsvPlan {
@@ -62334,7 +62739,7 @@ T csv_value(CsvText& text, CsvPlan const& plan, std::size_t k) {
   if constexpr (floating<T>) {
     if (result == parsed::missing) return convert_scalar<T>(std::numeric_limits<float>::quiet_NaN());
   }
-  std::string const found = field.empty() ? std::string("nothing") : "'" + std::string(field.substr(0, 60)) + (field.size() > 60 ? "...'" : "'");
+  std::string const found = field.empty() ? std::string("nothing") : quoted_text(field, "'");
   text.fail(line, detail::text(plan.column(k), ": ", found, " found; ",
                                floating<T>                      ? "a number is needed"
                                : std::is_same_v<T, bool>        ? "0, 1, true or false is needed"
@@ -62364,6 +62769,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   [[maybe_unused]] L* const labels = result.labels.data();
   [[maybe_unused]] bool const by_name = options.label_names || !options.classes.empty();
   [[maybe_unused]] WordList words(options.classes);
+  if (words.words().size() != options.classes.size()) text.context().fail("a class is named twice in .classes; each word stands for one number");
   std::vector<int64_t> numbers;  // of the words, which L need not hold before they are sorted
   int64_t rows = 0;
   for (; !text.at_end(); ++rows, values += width) {
@@ -64236,6 +64642,8 @@ inline void zlib_end(void* state) noexcept {
   delete stream;
 }
 inline bool const inflate_hooks_are_set = [] {
+  if (inflate_hooks().begin) return true;
+  cpu::stay_loaded(reinterpret_cast<void const*>(&zlib_begin));
   inflate_hooks() = {&zlib_begin, &zlib_step, &zlib_end};
   return true;
 }();

@@ -106,7 +106,7 @@ TEST_CASE("elementwise operations: every pair of layouts, and operands that are 
 
 TEST_CASE("second derivatives of the operations that have them") {
   for (Entry const& entry : gradcheck_table()) {
-    if (!(entry.flags & twice)) continue;
+    if (!(entry.flags & (twice | elementwise))) continue;
     INFO(entry.operation << ", " << entry.variant);
     for (layout how : {layout::contiguous, layout::transposed}) CHECK(check_twice(entry, inputs(entry, how)));
   }

@@ -16,7 +16,7 @@ enum : unsigned {
   plain = 0,
   distinct = 1,     ///< not for inputs that repeat elements: among equals there is no derivative
   twice = 2,        ///< second derivatives, too
-  elementwise = 4,  ///< operands that are broadcast and, where there are two, every pair of layouts
+  elementwise = 4,  ///< second derivatives, operands that are broadcast and, where there are two, every pair of layouts
 };
 
 struct Entry {

@@ -245,8 +245,41 @@ TEST_CASE("what has no second derivative says so") {
   Variable x{Tensor<float>{1, 2}};
   CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(map(cube{}, x)), x, create_graph); },
                                          "grad: Sum has no second derivative here; call grad without create_graph") == "");
-  CHECK(situ_test::thrown<GradientError>([&] { (void)grad(sum(lgamma(x)), x, create_graph); },
-                                         "grad: the derivative of lgamma has no derivative here; call grad without create_graph") == "");
+}
+
+TEST_CASE("derivatives of lgamma of any order are digamma and its derivatives") {
+  // mpmath 1.2: polygamma(n, x)
+  Tensor<double> const at{0.25, -0.75, -3.5, 1.5, 12.0, 300.0};
+  std::vector<std::vector<double>> const expected{
+      {-4.2274535333762654, -2.8941202000429321, 1.3888709263595289, 0.036489973978576521, 2.442661679975812, 5.7021148820646373},
+      {17.197329154507111, 18.975106932284889, 9.6208792980503482, 0.93480220054467931, 0.086901872871768391, 0.0033388950617146777},
+      {-129.32773993753692, -124.58699919679618, -0.061556821321027695, -0.82879664423432, -0.0075472053689989119, -1.1148209876314589e-5},
+      {1538.7821440091884, 1557.7451069721514, 194.78785955946251, 1.4090910340024372, 0.001310093231070826, 7.4445267485139528e-8}};
+  auto const check = [&]<class T>(Variable<T> const& x, double tolerance) {
+    Variable<T> slope = grad(sum(lgamma(x)), x, create_graph);
+    for (auto const& values : expected) {
+      auto const found = slope.to_vector();
+      for (std::size_t k = 0; k < found.size(); ++k) CHECK(static_cast<double>(found[k]) == doctest::Approx(values[k]).epsilon(tolerance));
+      slope = grad(sum(slope), x, create_graph);
+    }
+  };
+  check(Variable<double>(at), 1e-13);
+  check(Variable<float>(Tensor<float>(cast<float>(at))), 2e-6);
+
+  double const inf = std::numeric_limits<double>::infinity();
+  Variable<double> const ends(Tensor<double>{0.0, -0.0, -1.0, inf, -inf, std::nan("")});
+  auto const second = grad(sum(grad(sum(lgamma(ends)), ends, create_graph)), ends, create_graph);
+  CHECK(second.to_vector()[0] == inf);
+  CHECK(second.to_vector()[1] == inf);
+  CHECK(second.to_vector()[2] == inf);
+  CHECK(second.to_vector()[3] == 0);
+  CHECK(std::isnan(second.to_vector()[4]));
+  CHECK(std::isnan(second.to_vector()[5]));
+  auto const third = grad(sum(second), ends).to_vector();
+  CHECK(third[0] == -inf);
+  CHECK(third[1] == inf);
+  CHECK(std::isnan(third[2]));
+  CHECK(third[3] == 0);
 }
 
 TEST_CASE("the derivative of a gradient by what it began with is the derivative, also where that is 0 and a function chooses") {

@@ -83,6 +83,8 @@ TEST_CASE("quotes, spaces, empty lines, carriage returns and a byte order mark a
   CHECK(column("\xef\xbb\xbf\"a\"\r\n1\r\n\r\n 2 \r\n\"3\"\r\n\t\"4\" \r\n") == Floats{1, 2, 3, 4});
   CHECK(column("\n\na\n\n1\n\n\n2") == Floats{1, 2});
   CHECK(column("a\n1\n2\r") == Floats{1, 2});
+  CHECK(column("  \na\n1\n   \n2\n \t \r\n3\n  ") == Floats{1, 2, 3});  // lines of spaces, too
+  CHECK(parse_csv("a\tb\n1\t2\n \t \n", {.delimiter = '\t'}).values.size() == 4);  // unless those are delimiters
   CHECK(parse_csv("\"x, \"\"y\"\"\nz\",b\n1,2").names == Names{"x, \"y\"\nz", "b"});
   CHECK(column("'a'\n'1'", {.quote = '\''}) == Floats{1});
 }
@@ -92,7 +94,7 @@ TEST_CASE("missing values are NaN, and infinities are read") {
   CHECK(std::isnan(values[0]));
   CHECK(std::isnan(values[1]));
   CHECK(values[2] == 1);
-  for (char const* word : {"\"\"", "NaN", "NA", "n/a", "NULL", "None"}) CHECK(std::isnan(column(std::string("a,b\n") + word + ",1", {.columns = {"a"}})[0]));
+  for (char const* word : {"\"\"", "NaN", "-nan", "+NaN", "NA", "n/a", "NULL", "None"}) CHECK(std::isnan(column(std::string("a,b\n") + word + ",1", {.columns = {"a"}})[0]));
   CHECK(column("a\ninf\n-Infinity\n+INF") == Floats{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()});
 }
 
@@ -147,6 +149,8 @@ TEST_CASE("what cannot be read is named with its line and column") {
   CHECK(message("a,b\n1,2", {.columns = {"b", "b"}}) == "parse_csv: text: column \"b\" is asked for twice; each can be read once");
   CHECK(message("a,b,a\n1,2,3", {.columns = {"a"}}) == "parse_csv: text: two columns are named \"a\": columns 1 and 3");
   CHECK(parse_csv("a,b,a\n1,2,3").values.size() == 3);
+  TextFile const zero(std::string("a\nx\0y\n", 6));
+  CHECK(thrown<IoError>([&] { data::read_csv(zero.path); }, "read_csv: " + zero.path + ": line 2, column 1 (\"a\"): 'x\\0y' found; a number is needed") == "");
   CHECK(thrown<IoError>([] { data::read_csv("/nowhere.csv"); }, "read_csv: /nowhere.csv: cannot be opened: No such file or directory; a readable file is needed") == "");
   CHECK(thrown<IoError>([] { data::read_csv(flowers); }, "read_csv: " + flowers + ": line 2, column 3 (\"species\"): 'setosa' found; a number is needed") == "");
 }
@@ -167,6 +171,8 @@ TEST_CASE("a CsvDataset has rows with labels, which may be words") {
   CHECK(std::get<1>(ordered.tensors()).to_vector() == std::vector<int32_t>{1, 2, 0, 0});
   CHECK(std::get<0>(ordered.get(1)).item() == 7);
   options.classes.pop_back();
+  CHECK(thrown<IoError>([&] { (CsvDataset<double, int32_t>(flowers, {.label = "species", .classes = {"setosa", "virginica", "setosa"}})); },
+                        "CsvDataset: " + flowers + ": a class is named twice in .classes; each word stands for one number") == "");
   CHECK(thrown<IoError>([&] { (CsvDataset<double, int32_t>(flowers, options)); },
                         "CsvDataset: " + flowers + ": line 3, column 3 (\"species\"): \"versicolor\" found; one of the classes is needed") == "");
   std::string many = "x,y\n";

@@ -511,6 +511,14 @@ TEST_CASE("options that make no sense are refused") {
   CHECK(situ_test::thrown<ShapeError>([&] { DataLoader(dataset, {.batch_size = 0}); }, "DataLoader: batch_size is 0; 1 or more is needed") == "");
   CHECK(situ_test::thrown<ShapeError>([&] { DataLoader(dataset, {.workers = -1}); }, "DataLoader: workers is -1; 0 or more is needed") == "");
   CHECK(situ_test::thrown<ShapeError>([&] { DataLoader(dataset, {.prefetch = -2}); }, "DataLoader: prefetch is -2; 0 or more is needed") == "");
+  struct TooShort {
+    int64_t size() const { return -24; }
+    Tensor<float> get(int64_t) const { return zeros({1}); }
+  };
+  CHECK(situ_test::thrown<ShapeError>([&] { DataLoader(TooShort{}); }, "DataLoader: the dataset's size() is -24; 0 or more is needed") == "");
+  int batches = 0;
+  for ([[maybe_unused]] auto const& batch : DataLoader(dataset, {.batch_size = 2, .workers = 1, .prefetch = std::numeric_limits<int>::max()})) ++batches;
+  CHECK(batches == 2);
   DataLoader loader(dataset);
   CHECK(situ_test::thrown<IndexError>([&] { loader.set_epoch(-1); }, "DataLoader: epoch -1, position 0 was asked for; both count from 0") == "");
 }

@@ -6,6 +6,7 @@
 #include <nn/expected/attention.hpp>
 #include <nn/patterns.hpp>
 #include <situ/autograd/attention.hpp>
+#include <situ/nn/attention.hpp>
 #include <situ/ops/compare.hpp>
 #include <support/compare.hpp>
 #include <support/devices.hpp>
@@ -203,6 +204,24 @@ TEST_CASE("dropout drops weights by the generator's call, on every device alike,
     manual_seed(7);
     CHECK(allclose(scaled_dot_product_attention(q, k, one, {.dropout = 0.25}), weights, {1e-6, 1e-6}));
   });
+}
+
+TEST_CASE("attention with several heads tells what does not fit") {
+  nn::MultiheadAttention<> const attention{6, 2};
+  auto const call = [&](Shape const& q, Shape const& k, Shape const& v) { return [&attention, q, k, v] { attention(ones(q), ones(k), ones(v)); }; };
+  auto const expected = [](char const* shapes) {
+    return "MultiheadAttention: a " + std::string(shapes) + " were given; key and value have one shape, and the batch of the query";
+  };
+  CHECK(attention(ones({2, 4, 6}), ones({2, 3, 6}), ones({2, 3, 6})).shape() == Shape{2, 4, 6});
+  CHECK(thrown<ShapeError>(call({2, 4, 6}, {1, 3, 6}, {2, 3, 6}), expected("query of shape [2, 4, 6], a key of shape [1, 3, 6] and a value of shape [2, 3, 6]")) == "");
+  CHECK(thrown<ShapeError>(call({2, 4, 6}, {1, 3, 6}, {1, 3, 6}), expected("query of shape [2, 4, 6], a key of shape [1, 3, 6] and a value of shape [1, 3, 6]")) == "");
+  CHECK(thrown<ShapeError>(call({1, 4, 6}, {2, 3, 6}, {2, 3, 6}), expected("query of shape [1, 4, 6], a key of shape [2, 3, 6] and a value of shape [2, 3, 6]")) == "");
+  CHECK(thrown<ShapeError>(call({4, 6}, {3, 6}, {2, 6}), expected("query of shape [4, 6], a key of shape [3, 6] and a value of shape [2, 6]")) == "");
+  CHECK(thrown<ShapeError>([] { (nn::MultiheadAttention<>(6, 2, {.dropout = 1.5})); }, "MultiheadAttention: the probability of dropout is 1.5; it must be in [0, 1]") == "");
+  CHECK(thrown<ShapeError>([] { (nn::MultiheadAttention<>(-2, 2)); }, "MultiheadAttention: shape [-6, -2] has a negative extent: -6; sizes are 0 or more") == "");
+  // Zeros and ones of integers are neither conditions nor numbers to be added.
+  static_assert(!std::is_constructible_v<AttentionMask<float, Cpu>, Tensor<int64_t>> && !std::is_constructible_v<AttentionMask<float, Cpu>, Tensor<double>>);
+  static_assert(std::is_constructible_v<AttentionMask<float, Cpu>, Tensor<bool>> && std::is_constructible_v<AttentionMask<float, Cpu>, Tensor<float16>>);
 }
 
 TEST_CASE("attention tells what does not fit") {

@@ -97,6 +97,8 @@ TEST_CASE("pairs that do not fit are refused in words") {
   Tensor<float> const x = ones({2, 3});
   CHECK(thrown<ShapeError>([&] { (void)mse_loss(x, ones({2, 1})); }, "mse_loss: shapes [2, 3] and [2, 1] differ; a loss broadcasts nothing: expand() or reshape() one of them") == "");
   CHECK(thrown<ShapeError>([&] { (void)smooth_l1(x, x, {.beta = -1}); }, "smooth_l1_loss: beta is -1; it must be 0 or more") == "");
+  CHECK(thrown<ShapeError>([&] { (void)binary_cross_entropy_with_logits(x, x, {.weight = ones({5})}); }, "binary_cross_entropy_with_logits: a weight of shape [5] does not broadcast to inputs of shape [2, 3]") == "");
+  CHECK(thrown<ShapeError>([&] { (void)binary_cross_entropy_with_logits(x, x, {.pos_weight = ones({1, 2, 3})}); }, "binary_cross_entropy_with_logits: a pos_weight of shape [1, 2, 3] does not broadcast to inputs of shape [2, 3]") == "");
   static_assert(takes_pair<Variable<float>, Tensor<float>> && !takes_pair<Variable<float>, Tensor<float, Emulated<0>>>);
   float const none = mse_loss(zeros({0, 3}), zeros({0, 3})).item();
   CHECK(none != none);

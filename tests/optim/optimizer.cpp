@@ -169,6 +169,31 @@ TEST_CASE("what cannot be optimised is said with its value, and nothing is chang
   CHECK(numbers_of(net.bias)[0] == -1);
 }
 
+TEST_CASE("without a decay of the weights a parameter that is infinite stays so, and does no harm") {
+  // PyTorch 1.13: the class that the score of -inf forbids has no gradient
+  float const inf = std::numeric_limits<float>::infinity();
+  auto const run = [&](auto make) {
+    Variable<float> scores{Tensor<float>{1, -inf, 2}};
+    auto optimizer = make(scores);
+    for (int k = 0; k < 2; ++k) {
+      optimizer.zero_grad();
+      (logsumexp(scores) - scores[0]).backward();
+      optimizer.step();
+    }
+    CHECK(scores.value()(1) == -inf);
+    return std::pair{scores.value().item(0), scores.value().item(2)};
+  };
+  auto const sgd = run([](auto const& p) { return optim::SGD{{p}, {.lr = 0.1}}; });
+  CHECK(sgd.first == doctest::Approx(1.1432).epsilon(1e-4));
+  CHECK(sgd.second == doctest::Approx(1.8568).epsilon(1e-4));
+  for (auto const& found : {run([](auto const& p) { return optim::SGD{{p}, {.lr = 0.1, .momentum = 0.9, .nesterov = true}}; }), run([](auto const& p) { return optim::Adam{{p}, {.lr = 0.1}}; }),
+                            run([](auto const& p) { return optim::AdamW{{p}, {.lr = 0.1, .weight_decay = 0}}; }), run([](auto const& p) { return optim::RMSprop{{p}, {.lr = 0.1}}; }),
+                            run([](auto const& p) { return optim::Adagrad{{p}, {.lr = 0.1}}; })}) {
+    CHECK(found.first > 1);
+    CHECK(found.second < 2);
+  }
+}
+
 TEST_CASE("a backward through what was recorded before a step is refused") {
   auto w = leaf<float>({3}, {1, 2, 3});
   Variable y = sum(w * w);

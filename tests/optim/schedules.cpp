@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <map>
 #include <string>
 
@@ -144,10 +145,25 @@ TEST_CASE("schedules say what is wrong with their options") {
   CHECK(thrown<Error>([&] { optim::CosineAnnealingLR s(sgd, {.T_max = -1}); }, "CosineAnnealingLR: T_max is -1; it must be at least 1") == "");
   CHECK(thrown<Error>([&] { optim::OneCycleLR s(sgd, {.max_lr = 1}); }, "OneCycleLR: total_steps is 0; it must be at least 1") == "");
   CHECK(thrown<Error>([&] { optim::OneCycleLR s(sgd, {.max_lr = 1, .total_steps = 5, .pct_start = 2}); }, "OneCycleLR: pct_start is 2; it must be between 0 and 1") == "");
+  CHECK(thrown<Error>([&] { optim::OneCycleLR s(sgd, {.max_lr = 1, .total_steps = 5, .div_factor = 0}); }, "OneCycleLR: div_factor is 0; it must be greater than 0") == "");
+  CHECK(thrown<Error>([&] { optim::OneCycleLR s(sgd, {.max_lr = 1, .total_steps = 5, .final_div_factor = -1}); }, "OneCycleLR: final_div_factor is -1; it must be greater than 0") == "");
   CHECK(thrown<Error>([&] { optim::OneCycleLR s(adagrad, {.max_lr = 1, .total_steps = 5}); }, "OneCycleLR: this optimizer has no momentum to cycle; pass .cycle_momentum = false") == "");
   CHECK(thrown<Error>([&] { optim::LinearWarmup s(sgd, {.start_factor = 0}); }, "LinearWarmup: start_factor is 0; it must be greater than 0 and at most 1") == "");
   optim::OneCycleLR cycle{adagrad, {.max_lr = 1, .total_steps = 2, .cycle_momentum = false}};
   cycle.step(), cycle.step();
   CHECK(thrown<Error>([&] { cycle.step(); }, "OneCycleLR: step 3 was asked for, but total_steps is 2") == "");
   CHECK(cycle.last_epoch() == 2);
+
+  CHECK(thrown<Error>([&] { optim::StepLR s(sgd, {.gamma = -1}); }, "StepLR: gamma is -1; it must be a number that is at least 0") == "");
+  CHECK(thrown<Error>([&] { optim::MultiStepLR s(sgd, {.gamma = -1}); }, "MultiStepLR: gamma is -1; it must be a number that is at least 0") == "");
+  CHECK(thrown<Error>([&] { optim::ExponentialLR s(sgd, {.gamma = -1}); }, "ExponentialLR: gamma is -1; it must be a number that is at least 0") == "");
+  CHECK(thrown<Error>([&] { optim::CosineAnnealingLR s(sgd, {.eta_min = -2}); }, "CosineAnnealingLR: eta_min is -2; it must be a number that is at least 0") == "");
+
+  // A learning rate that is no number is told at the step that comes to it, which has then not been made.
+  optim::LambdaLR falling{sgd, [](int64_t t) { return t == 1 ? std::numeric_limits<double>::quiet_NaN() : 0.5; }};
+  double const lr = falling.lr();
+  CHECK(thrown<Error>([&] { falling.step(); }, "at step 1 of the schedule the learning rate of group 0 would be nan; it must be a finite number") == "");
+  CHECK(falling.lr() == lr);
+  CHECK(falling.last_epoch() == 0);
+  CHECK(thrown<Error>([&] { falling.go_to(-5); }, "go_to: step -5 was asked for; steps count from 0") == "");
 }

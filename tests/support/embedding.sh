@@ -50,6 +50,7 @@ project() {
   } > "$scratch/user/CMakeLists.txt"
   mkdir "$scratch/user/program"
   {
+    case $form in find_package*) echo 'find_package(situ REQUIRED)' ;; esac  # again, as what another dependency asks for
     echo "add_executable(program $(printf ' ../%s' $source))"
     echo "target_link_libraries(program PRIVATE $target)"
   } > "$scratch/user/program/CMakeLists.txt"

@@ -14,6 +14,7 @@ namespace detail {
 /// With z = (x - mean) r and r = 1 / sqrt(var + eps): w r (g - mean(g) - z mean(g z)), w r g outside of training; Σ g z; Σ g.
 template <class T, class D, class DX, class W, class DW>
 struct BatchNormRule {
+  using twice = on_lanes;
   Saved<T, DX> x;
   Saved<W, DW> weight;
   Tensor<double, D> statistics;
@@ -39,6 +40,40 @@ struct BatchNormRule {
     if (into_x.needed()) into_x.add(dx);
     if (into_w.needed()) into_w.add(dw);
     if (into_b.needed()) into_b.add(db);
+  }
+  /// With history.
+  template <class G, class IntoX, class IntoW, class IntoB>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    using C = compute_t<T>;
+    using L = Lane<C, D>;
+    L const g = lane_of<C>(gradient);
+    Shape const& whole = g.shape();
+    unsigned const images = all_axes(whole) & ~2u;
+    Shape by_channel = Shape::filled(whole.rank(), 1);
+    by_channel[1] = plan.channels;
+    auto const send = [&](L const& products, auto const& into) {
+      if (into.needed()) add_lane<G>(products.summed(images).reshape(into.shape()), into.shape(), into);
+    };
+    send(g, into_b);
+    if (!into_x.needed() && !into_w.needed()) return;
+    L const share(static_cast<C>(1.0 / static_cast<double>(plan.count())));
+    bool const reads_x = plan.training || into_w.needed();
+    L z(C(0)), rate(C(1));
+    if (plan.training) {
+      L const values = L::of(x.variable()), d = values - values.summed(images) * share;
+      rate = ((d * d).summed(images) * share + L(static_cast<C>(plan.eps))).template apply<functions::rsqrt>();
+      z = d * rate;
+    } else {
+      auto const known = [&](int64_t row) { return lane_of<C>(Tensor<double, D>(statistics).select(0, row)).reshape(by_channel); };
+      rate = known(1);
+      if (reads_x) z = (L::of(x.variable()) - known(0)) * rate;
+    }
+    if (reads_x) send(g * z, into_w);
+    if (!into_x.needed()) return;
+    L const h = weight.tensor().size() > 0 ? g * L::of(weight.variable()).reshape(by_channel) : g;
+    L const dx = plan.training ? (h - h.summed(images) * share - z * ((h * z).summed(images) * share)) * rate : h * rate;
+    add_lane<G>(dx, whole, into_x);
   }
 
  private:

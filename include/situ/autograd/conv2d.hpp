@@ -6,6 +6,7 @@
 #include <optional>
 
 #include <situ/autograd/operands.hpp>
+#include <situ/autograd/reduce.hpp>
 #include <situ/ops/conv2d.hpp>
 #include <situ/ops/cpu/conv2d_gradient.hpp>
 #include <situ/ops/reduce.hpp>
@@ -69,55 +70,109 @@ Tensor<T, D> image_gradient(cuda_kernels, ConvolutionPlan const&, Shape const&, 
 }  // namespace SITU_ABI_COMPILER
 #endif
 
+/// A convolution's shapes and windows.
+struct ConvolutionShapes {
+  Shape x, w;
+  ConvolutionPlan plan;
+  int64_t groups;
+  bool empty() const { return detail::product(x) == 0 || detail::product(w) == 0 || detail::product(plan.shape) == 0; }
+};
+
+/// Σ g conv2d(x, w) is linear in each of the three: what one of them is multiplied by, which is its gradient, is made of the other two.
+enum class ConvolutionPart { result, image, weight };
+
+/// The result's gradient as kernels take it: on the host any strides whose last two axes can be walked as one.
+template <class T, class D>
+Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
+  int const at = g.rank() - 2;
+  return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
+}
+template <class T, class D>
+Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) {
+  return g.contiguous();
+}
+/// [k, weights]: what sums to Σ g pixelsᵀ.
+template <class T, class D>
+Tensor<T, D> weight_parts(cpu_kernels, ConvolutionShapes const& c, Tensor<T, D> const& x, Tensor<T, D> const& g, Tensor<T, D>* biases) {
+  return weight_gradient_parts<D, T>(cpu_kernels{}, c.plan, x, g, c.groups, biases);
+}
+template <class T, class D>
+Tensor<T, D> weight_parts(cuda_kernels, ConvolutionShapes const& c, Tensor<T, D> const& x, Tensor<T, D> const& g, Tensor<T, D>*) {
+  return weight_gradient_parts<D, T>(cuda_kernels{}, c.plan, x, g, c.groups);
+}
+/// Of x and w; of w and g; of x and g.
+template <class T, class D>
+SITU_NOINLINE Tensor<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Tensor<T, D> const& a, Tensor<T, D> const& b, Tensor<T, D>* biases = nullptr) {
+  typename device_traits<D>::kernels const kernels{};
+  if (c.empty()) return zeros<T>(part == ConvolutionPart::result ? c.plan.shape : part == ConvolutionPart::image ? c.x : c.w, D{});
+  if (part == ConvolutionPart::result) {
+    auto result = Tensor<T, D>::uninitialized(c.plan.shape, "conv2d");
+    Tensor<T, D> const weights = b.contiguous();
+    launch_convolution<D, T>(kernels, c.plan, a, weights.data(), nullptr, result.data(), c.groups);
+    return result;
+  }
+  Tensor<T, D> const g = window_gradients(kernels, b);
+  if (part == ConvolutionPart::image) {
+    Tensor<T, D> const weights = a.contiguous();
+    auto const result = image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
+    if constexpr (std::is_same_v<value_of<decltype(result)>, T>) return result;
+    else return Tensor<T, D>(cast<T>(result));
+  }
+  Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
+  return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
+}
+
+/// The same with history: its gradients are such parts again.
+template <class T, class D>
+[[gnu::cold]] SITU_NOINLINE Variable<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Variable<T, D> const& a, Variable<T, D> const& b);
+template <class T, class D>
+struct ConvolutionPartRule {
+  using twice = void;
+  ConvolutionPart part;
+  Saved<T, D> a, b;
+  ConvolutionShapes shapes;
+  template <class G, class IntoA, class IntoB>
+  void operator()(G const& g, IntoA const& into_a, IntoB const& into_b) const {
+    using enum ConvolutionPart;
+    if (into_a.needed()) {
+      G const other = b.beside(g);
+      into_a.add(part == result ? convolution_part(image, shapes, other, g) : convolution_part(part == image ? weight : image, shapes, g, other));
+    }
+    if (into_b.needed()) {
+      G const other = a.beside(g);
+      into_b.add(part == image ? convolution_part(result, shapes, g, other) : convolution_part(part == result ? weight : result, shapes, other, g));
+    }
+  }
+};
+template <class T, class D>
+Variable<T, D> convolution_part(ConvolutionPart part, ConvolutionShapes const& c, Variable<T, D> const& a, Variable<T, D> const& b) {
+  return record("Conv2d", convolution_part(part, c, a.value(), b.value()), ConvolutionPartRule<T, D>{part, saved_if(b.requires_grad(), a), saved_if(a.requires_grad(), b), c}, a, b);
+}
+
 /// ∂L/∂w = Σ g pixelsᵀ,   ∂L/∂x = the windows' shares wᵀ g, summed,   ∂L/∂bias = Σ g
 template <class T, class D, class DX, class DW>
 struct ConvolutionRule {
+  using twice = void;
   Saved<T, DX> x;
   Saved<T, DW> w;
-  Shape x_shape, w_shape;
-  ConvolutionPlan plan;
-  int64_t groups;
+  ConvolutionShapes shapes;
 
   template <class IntoX, class IntoW, class IntoB>
-  void operator()(Tensor<T, D> const& gradient, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
-    using kernels = typename device_traits<D>::kernels;
-    Shape const windows = x_shape.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2};
-    bool const empty = gradient.size() == 0 || detail::product(x_shape) == 0 || detail::product(w_shape) == 0;
-    if (into_b.needed() && (empty || !into_w.needed())) into_b.add(sum(gradient, windows));
-    if (!into_x.needed() && !into_w.needed()) return;
-    if (empty) {
-      if (into_x.needed()) into_x.add(zeros<T>(x_shape, D{}));
-      if (into_w.needed()) into_w.add(zeros<T>(w_shape, D{}));
-      return;
-    }
-    Tensor<T, D> const g = window_gradients(kernels{}, gradient);
-    if (into_w.needed()) {
-      Tensor<T, D> biases;
-      Tensor<T, D> const parts = weight_parts(kernels{}, g, into_b.needed() ? &biases : nullptr);
-      into_w.add(parts.size(0) == 1 ? parts.reshape(w_shape) : sum(parts, 0).reshape(w_shape));
-      if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(gradient, windows));
-    }
-    if (into_x.needed()) {
-      Tensor<T, D> const weights = Tensor<T, D>(w.tensor()).contiguous();
-      auto const result = image_gradient<D, T>(kernels{}, plan, x_shape, g, weights, groups);
-      if constexpr (std::is_same_v<value_of<decltype(result)>, T>) into_x.add(result);
-      else into_x.add(cast<T>(result));
-    }
+  void operator()(Tensor<T, D> const& g, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    Tensor<T, D> biases;
+    if (into_w.needed()) into_w.add(convolution_part(ConvolutionPart::weight, shapes, Tensor<T, D>(x.tensor()), g, into_b.needed() ? &biases : nullptr));
+    if (into_b.needed()) into_b.add(biases.size() > 0 ? sum(biases, 0) : sum(g, windows()));
+    if (into_x.needed()) into_x.add(convolution_part(ConvolutionPart::image, shapes, Tensor<T, D>(w.tensor()), g));
+  }
+  template <class IntoX, class IntoW, class IntoB>
+  [[gnu::cold]] SITU_NOINLINE void operator()(Variable<T, D> const& g, IntoX const& into_x, IntoW const& into_w, IntoB const& into_b) const {
+    if (into_w.needed()) into_w.add(convolution_part(ConvolutionPart::weight, shapes, record_transfer<D>(x.variable()), g));
+    if (into_b.needed()) into_b.add(sum(g, windows()));
+    if (into_x.needed()) into_x.add(convolution_part(ConvolutionPart::image, shapes, record_transfer<D>(w.variable()), g));
   }
 
  private:
-  Tensor<T, D> weight_parts(cpu_kernels, Tensor<T, D> const& g, Tensor<T, D>* biases) const {
-    return weight_gradient_parts<D, T>(cpu_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups, biases);
-  }
-  Tensor<T, D> weight_parts(cuda_kernels, Tensor<T, D> const& g, Tensor<T, D>*) const {
-    return weight_gradient_parts<D, T>(cuda_kernels{}, plan, Tensor<T, D>(x.tensor()), g, groups);
-  }
-  /// As kernels take it: on the host any strides whose last two axes can be walked as one.
-  static Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
-    int const at = g.rank() - 2;
-    return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
-  }
-  static Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) { return g.contiguous(); }
+  Shape windows() const { return shapes.x.rank() == 4 ? Shape{0, 2, 3} : Shape{1, 2}; }
 };
 
 template <class X, class W>
@@ -128,7 +183,7 @@ using recorded_convolution_options = recorded_conv2d_options<convolved_t<X, W>, 
 /// The convolution of images with weights, one of which records; see ops/conv2d.hpp.
 ///
 /// Gradient  two products with the matrix of pixels, which is gathered while it is packed, and a sum for the bias. The same from run to
-///           run and for any number of threads. On Cuda by cuBLAS.
+///           run and for any number of threads. On Cuda by cuBLAS. Differentiable any number of times: gradients of gradients are such again.
 template <class X, class W>
   requires(detail::recorded_operands<X, W> && floating<detail::convolved_t<X, W>>)
 auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W> const& options = {}) {
@@ -143,7 +198,7 @@ auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W>
                                                                 options.dilation, options.groups);
   using Rule = detail::ConvolutionRule<T, D, device_of<decltype(x)>, device_of<decltype(w)>>;
   return detail::record("Conv2d", std::move(value),
-                        Rule{detail::saved_if(w.requires_grad(), x), detail::saved_if(x.requires_grad(), w), x.shape(), w.shape(), plan, options.groups}, x, w, bias);
+                        Rule{detail::saved_if(w.requires_grad(), x), detail::saved_if(x.requires_grad(), w), {x.shape(), w.shape(), plan, options.groups}}, x, w, bias);
 }
 template <class X, class W, class Error = detail::different_devices_of<X, W>>
   requires detail::strange_recorded_operands<X, W>

@@ -196,10 +196,6 @@ class Lane {
   Lane apply(Xs const&... xs) const {
     return applied<Op>(*this, xs...);
   }
-  template <class Op>
-  Lane no_derivative() const {
-    fail<GradientError>("grad: the derivative of ", Op::name, " has no derivative here; call grad without create_graph");
-  }
 
   friend Lane operator+(Lane const& a, Lane const& b) { return lane_machine<C, D>().add(a, b); }
   friend Lane operator-(Lane const& a, Lane const& b) { return lane_machine<C, D>().subtract(a, b); }

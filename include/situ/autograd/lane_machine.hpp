@@ -2,6 +2,7 @@
 #pragma once
 
 #include <situ/autograd/second_order.hpp>
+#include <situ/device/cpu/system.hpp>
 
 // As in lane.hpp.
 #define SITU_SELDOM __attribute__((noinline, cold))
@@ -304,10 +305,12 @@ inline constexpr LaneMachine<C, D> lane_machine_of{
     {&LaneStep<D, C>::up, &LaneStep<D, C>::up_cast, &LaneStep<D, C>::up_where},
     {&LaneStep<D, C>::down, &LaneStep<D, C>::down_cast, &LaneStep<D, C>::down_where}};
 
-/// Puts the machines of a device in their places. Cost: two words written.
+/// Puts the machines of a device in their places. Cost: a word read.
 template <class D>
 void use_lanes() {
   using Where = result_device_t<D>;
+  if (__atomic_load_n(&lane_machine_place<double, Where>(), __ATOMIC_ACQUIRE)) return;
+  cpu::stay_loaded(&lane_machine_of<float, Where>);
   __atomic_store_n(&lane_machine_place<float, Where>(), &lane_machine_of<float, Where>, __ATOMIC_RELEASE);
   __atomic_store_n(&lane_machine_place<double, Where>(), &lane_machine_of<double, Where>, __ATOMIC_RELEASE);
 }

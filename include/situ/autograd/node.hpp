@@ -202,14 +202,14 @@ struct NodePlaces {
   Node** nodes = nullptr;
   std::size_t room = 0;
 };
-struct KeptNodePlaces : NodePlaces {
-  ~KeptNodePlaces() {
-    delete[] std::exchange(nodes, nullptr);
-    room = 0;
-  }
+/// What a thread keeps is there as long as the thread, also when this has ended.
+struct NodePlacesEnd {
+  NodePlaces& kept;
+  ~NodePlacesEnd() { delete[] std::exchange(kept, NodePlaces{}).nodes; }
 };
 SITU_PROCESS_STATE NodePlaces& kept_node_places() {
-  static thread_local KeptNodePlaces kept;
+  static constinit thread_local NodePlaces kept;
+  [[maybe_unused]] static thread_local NodePlacesEnd const end{kept};
   return kept;
 }
 

@@ -65,7 +65,27 @@ struct mean_pool_gradient {
     using kernels = typename device_traits<D>::kernels;
     return pool_gradient(g, shape, [&](T const* gradients, auto* result) { launch_mean_pool_gradient<D, T>(kernels{}, plan, gradients, result); });
   }
+  template <class C, class D>
+  Lane<C, D> twice(Lane<C, D> const& g, Lane<C, D> const&, Lane<C, D> const&) const;
 };
+/// The other way round: the shares' gradient is pooled.
+struct MeanPoolSharesRule {
+  using twice = void;
+  static constexpr bool stateless = true;
+  mean_pool_gradient of;
+  template <class T, class D, class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(pool<mean_pooling>(g, of.plan, "avg_pool2d"));
+  }
+  template <class T, class D, class Ix>
+  void operator()(Variable<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(record_on<false>("AvgPool2d", pool<mean_pooling>(g.value(), of.plan, "avg_pool2d"), g, of));
+  }
+};
+template <class C, class D>
+[[gnu::cold]] SITU_NOINLINE Lane<C, D> mean_pool_gradient::twice(Lane<C, D> const& g, Lane<C, D> const&, Lane<C, D> const&) const {
+  return Lane<C, D>(record("AvgPool2d", (*this)(g.tensor(), 0), MeanPoolSharesRule{*this}, g.variable()));
+}
 
 /// A plan with the number of planes of images of a shape.
 inline PoolPlan with_planes(PoolPlan plan, Shape const& shape) {

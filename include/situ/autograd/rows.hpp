@@ -47,9 +47,10 @@ inline bool are_last(unsigned axes, int rank) {
 /// many of them.
 template <class C>
 bool rows_fill_a_gpu(Shape const& whole, unsigned axes) {
-  if (!are_last(axes, whole.rank()) || whole.size() == 0) return false;
+  int64_t const elements = product(whole);
+  if (!are_last(axes, whole.rank()) || elements == 0) return false;
   int64_t const count = reduced_count(whole, axes);
-  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || whole.size() / count > 256;
+  return count <= 16384 / static_cast<int64_t>(sizeof(C)) || elements / count > 256;
 }
 /// A gradient as that kernel reads it: contiguous, or one element for all.
 template <class T, class D>

@@ -128,10 +128,15 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   check("batch_size", options.batch_size, 1);
   check("workers", options.workers, 0);
   check("prefetch", options.prefetch, 0);
+  if (samples < 0) fail_with<ShapeError>({"DataLoader: the dataset's size() is ", samples, "; 0 or more is needed"});
   PipelinePlan plan{samples, options.batch_size, options.shuffle, options.drop_last, options.seed, options.workers, 0, 0};
   if (options.prefetch > 0) plan.ahead = plan.most_ahead = options.workers > 0 || is_asynchronous ? options.prefetch : 0;
   else if (options.workers == 0) plan.ahead = plan.most_ahead = is_asynchronous ? 1 : 0;
-  else plan.ahead = 2 * options.workers, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
+  else plan.ahead = options.workers < (1 << 20) ? 2 * options.workers : 1 << 21, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
+  int64_t batches = samples / plan.batch_size + 1;  // more than these are never ahead
+  if (batches > 1 << 30) batches = 1 << 30;
+  if (batches < plan.most_ahead) plan.most_ahead = static_cast<int>(batches);
+  if (batches < plan.ahead) plan.ahead = static_cast<int>(batches);
   return plan;
 }
 

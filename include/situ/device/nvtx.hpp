@@ -4,6 +4,7 @@
 /// This header belongs into that one file when the file includes no umbrella; all umbrellas include it.
 #pragma once
 
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/observe.hpp>
 
 #if defined(SITU_NVTX)
@@ -28,8 +29,11 @@ inline void pop_nvtx_range() noexcept { (void)nvtxRangePop(); }
 [[maybe_unused]] static bool const nvtx_ranges_are_on = [] {
   Observers& observers = observers_state();
   (void)read_environment();
-  observers.push_range = &push_nvtx_range;
-  observers.pop_range = &pop_nvtx_range;
+  if (!observers.push_range) {
+    cpu::stay_loaded(reinterpret_cast<void const*>(&push_nvtx_range));
+    observers.pop_range = &pop_nvtx_range;
+    observers.push_range = &push_nvtx_range;
+  }
   __atomic_fetch_or(&observers.active, static_cast<unsigned>(ranges), __ATOMIC_RELEASE);
   return true;
 }();

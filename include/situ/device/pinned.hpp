@@ -6,6 +6,7 @@
 #include <new>
 
 #include <situ/device/cpu/device.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/cuda/errors.hpp>
 #include <situ/device/cuda/stream.hpp>
 #include <situ/device/host_functions.hpp>
@@ -172,6 +173,8 @@ inline void deallocate_page_locked(void* memory, std::size_t bytes) noexcept {
 }
 
 inline bool const pinned_hooks_are_set = [] {
+  if (pinned_hooks().allocate) return true;
+  detail::cpu::stay_loaded(reinterpret_cast<void const*>(&allocate_page_locked));
   pinned_hooks() = {&allocate_page_locked, &deallocate_page_locked, &unlock_pages};
   return true;
 }();

@@ -23,6 +23,7 @@
 #include <situ/core/error.hpp>
 #include <situ/device/any.hpp>
 #include <situ/device/cpu/memory.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/observe.hpp>
 #include <situ/device/report.hpp>
 
@@ -188,11 +189,14 @@ class basic_profile {
     (void)detail::read_environment();
     detail::SpinLock const guard(store.lock);
     if (store.running++ == 0) {
-      observers.begin = &detail::profile_begin;
-      observers.start = &detail::profile_start;
-      observers.end = &detail::profile_end;
-      observers.cancel = &detail::profile_cancel;
-      observers.attach = &detail::profile_attach;
+      if (!observers.begin) {  // for all that come, while other threads read them
+        detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
+        observers.start = &detail::profile_start;
+        observers.end = &detail::profile_end;
+        observers.cancel = &detail::profile_cancel;
+        observers.attach = &detail::profile_attach;
+        observers.begin = &detail::profile_begin;
+      }
       __atomic_store_n(&detail::cpu::memory_state().small_limit, std::size_t{0}, __ATOMIC_RELAXED);
       __atomic_fetch_or(&observers.active, static_cast<unsigned>(detail::profiles), __ATOMIC_RELEASE);
     }

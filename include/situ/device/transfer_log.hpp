@@ -12,6 +12,7 @@
 
 #include <situ/core/error.hpp>
 #include <situ/device/any.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/memory_statistics.hpp>
 #include <situ/device/observe.hpp>
 #include <situ/device/report.hpp>
@@ -69,7 +70,10 @@ class BasicTransferLog : detail::OpenTransferLog {
     detail::SpinLock const guard(logs.lock);
     next = logs.first;
     logs.first = this;
-    detail::observers_state().log_transfer = &detail::log_transfer;
+    if (!detail::observers_state().log_transfer) {
+      detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
+      detail::observers_state().log_transfer = &detail::log_transfer;
+    }
     __atomic_fetch_or(&detail::observers_state().active, static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELEASE);
   }
   BasicTransferLog(BasicTransferLog const&) = delete;

@@ -292,6 +292,8 @@ SITU_UNARY(atanh, real_valued, 60, math::atanh(x), SITU_CONSTANT(1) / (SITU_CONS
 SITU_UNARY(erf, real_valued, 60, math::erf(x), SITU_CONSTANT(1.12837916709551257390) * math::exp(-(x * x)))
 /// 1 - erf(x) without cancellation.
 SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551257390) * math::exp(-(x * x)))
+// Derivatives of log|Gamma| only: of order n of digamma.
+SITU_BINARY_FUNCTOR(polygamma, "polygamma", real_valued, 1000, detail::polygamma(a, b), detail::polygamma(a, b + X(T(1))), X(T(0)))
 /// log|Gamma(x)|
 SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))

@@ -113,6 +113,38 @@ SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
   return each_lane([](T x) { return digamma(x); }, a);
 }
 
+/// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
+SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
+  double result = 0;
+  for (double const far = 10 + 2 * s; q < far; q += 1) result += math::pow(q, -s);
+  double const r = 1 / (q * q), last = math::pow(q, -s);
+  double const a = s * (s + 1) * r, b = a * (s + 2) * (s + 3) * r, c = b * (s + 4) * (s + 5) * r, d = c * (s + 6) * (s + 7) * r;
+  return result + math::pow(q, 1 - s) / (s - 1) +
+         last * (0.5 + (s / 12 - a * (s + 2) / 720 + b * (s + 4) / 30240 - c * (s + 6) / 1209600 + d * (s + 8) / 47900160) / q);
+}
+/// The derivative of order n of digamma, (-1)^(n+1) n! times the sum of (x + k)^-(n+1) over all k >= 0; below 1/2 with the terms on either side of the
+/// nearest pole apart. At poles infinite: of odd n inf, of even n as digamma.
+SITU_HOST_DEVICE inline double polygamma(double x, double n) {
+  if (n == 0.0) return digamma(x);
+  double const s = n + 1, sign = s - 2 * math::floor(s / 2) == 0.0 ? 1 : -1;  // (-1)^s
+  double factorial = 1, sum = 0;
+  for (double k = 2; k <= n; k += 1) factorial *= k;
+  if (x >= 0.5) {
+    if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
+  } else {
+    double const turns = x - math::floor(x + 0.5);
+    if (turns == 0.0) return sign > 0 ? __builtin_inf() : digamma(x);
+    if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
+    sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));
+  }
+  return sign * factorial * sum;
+}
+SITU_HOST_DEVICE inline float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> polygamma(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  return each_lane([](T x, T n) { return polygamma(x, n); }, a, b);
+}
+
 /// A choice that is made before the next one: g++ would join their masks, which AVX-512 kernels then take apart lane by lane.
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X on_its_own(X const& x) {

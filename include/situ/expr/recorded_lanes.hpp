@@ -41,11 +41,12 @@ SITU_OF_RECORDING_LANES(cosh)
 SITU_OF_RECORDING_LANES(tanh)
 SITU_OF_RECORDING_LANES(erfc)
 SITU_OF_RECORDING_LANES(sigmoid)
+SITU_OF_RECORDING_LANES(softplus)
 #undef SITU_OF_RECORDING_LANES
 
 namespace functions {
 struct pow;
-struct lgamma;
+struct polygamma;
 }  // namespace functions
 namespace math {
 template <recording_lanes X>
@@ -56,7 +57,11 @@ SITU_HOST_DEVICE X pow(X const& a, X const& b) {
 namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X digamma(X const& x) {
-  return x.template no_derivative<functions::lgamma>();
+  return x.template apply<functions::polygamma>(X(typename detail::lane_value<X>::type(0)));
+}
+template <recording_lanes X>
+SITU_HOST_DEVICE X polygamma(X const& x, X const& n) {
+  return x.template apply<functions::polygamma>(n);
 }
 }  // namespace detail
 

@@ -27,7 +27,16 @@ struct CsvTable {
 
 namespace detail {
 
-inline std::string quoted_column(std::string_view name) { return text("\"", std::string(name.substr(0, 60)), name.size() > 60 ? "...\"" : "\""); }
+/// What stands in a file, in quotes: the first 60 characters; a zero, at which messages would end, as \0.
+inline std::string quoted_text(std::string_view found, char const* quote) {
+  std::string result = quote;
+  for (char c : found.substr(0, 60)) {
+    if (c == '\0') result += "\\0";
+    else result += c;
+  }
+  return result + (found.size() > 60 ? "..." : "") + quote;
+}
+inline std::string quoted_column(std::string_view name) { return quoted_text(name, "\""); }
 
 /// Which field goes where.
 struct CsvPlan {
@@ -93,7 +102,7 @@ T csv_value(CsvText& text, CsvPlan const& plan, std::size_t k) {
   if constexpr (floating<T>) {
     if (result == parsed::missing) return convert_scalar<T>(std::numeric_limits<float>::quiet_NaN());
   }
-  std::string const found = field.empty() ? std::string("nothing") : "'" + std::string(field.substr(0, 60)) + (field.size() > 60 ? "...'" : "'");
+  std::string const found = field.empty() ? std::string("nothing") : quoted_text(field, "'");
   text.fail(line, detail::text(plan.column(k), ": ", found, " found; ",
                                floating<T>                      ? "a number is needed"
                                : std::is_same_v<T, bool>        ? "0, 1, true or false is needed"
@@ -123,6 +132,7 @@ CsvContent<T, L> read_csv_text(char const* who, char const* path, std::string_vi
   [[maybe_unused]] L* const labels = result.labels.data();
   [[maybe_unused]] bool const by_name = options.label_names || !options.classes.empty();
   [[maybe_unused]] WordList words(options.classes);
+  if (words.words().size() != options.classes.size()) text.context().fail("a class is named twice in .classes; each word stands for one number");
   std::vector<int64_t> numbers;  // of the words, which L need not hold before they are sorted
   int64_t rows = 0;
   for (; !text.at_end(); ++rows, values += width) {

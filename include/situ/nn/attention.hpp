@@ -42,8 +42,8 @@ struct MultiheadAttention {
   bool training = true;
 
   MultiheadAttention(int64_t embed_dim, int64_t num_heads, multihead_attention_options const& options = {})
-      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0)),
-        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(options.dropout), causal_(options.causal) {
+      : in_proj_weight(detail::uniform_weights<T, Device>({3 * embed_dim, embed_dim}, embed_dim > 0 ? detail::root(1.5 / static_cast<double>(embed_dim)) : 0, "MultiheadAttention")),
+        out_proj(embed_dim, embed_dim, {.bias = options.bias}), num_heads_(num_heads), dropout_(detail::checked_dropout(options.dropout, "MultiheadAttention")), causal_(options.causal) {
     if (num_heads < 1 || embed_dim % num_heads != 0) {
       detail::fail<ShapeError>("MultiheadAttention: ", num_heads, " heads were asked for of ", embed_dim, " features: the heads must divide them");
     }
@@ -115,6 +115,10 @@ struct MultiheadAttention {
     if (query.shape().rank() != key.shape().rank() || query.shape().rank() != value.shape().rank()) {
       detail::fail<ShapeError>("MultiheadAttention: a query of shape ", query.shape(), ", a key of shape ", key.shape(), " and a value of shape ", value.shape(),
                                " were given; all have a batch, or none has one");
+    }
+    if (key.shape() != value.shape() || (key.shape().rank() == 3 && key.shape()[0] != query.shape()[0])) {
+      detail::fail<ShapeError>("MultiheadAttention: a query of shape ", query.shape(), ", a key of shape ", key.shape(), " and a value of shape ", value.shape(),
+                               " were given; key and value have one shape, and the batch of the query");
     }
     if constexpr (std::is_same_v<K, W>) {
       if (static_cast<void const*>(&key) == static_cast<void const*>(&value)) {

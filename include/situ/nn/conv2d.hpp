@@ -37,8 +37,8 @@ struct Conv2d {
     }
     int64_t const channels = in_channels / groups;
     double const bound = detail::initial_bound(channels * kernel.height * kernel.width);
-    weight = Variable<T, Device>(detail::uniform_weights<T, Device>({out_channels, channels, kernel.height, kernel.width}, bound));
-    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_channels}, bound));
+    weight = Variable<T, Device>(detail::uniform_weights<T, Device>({out_channels, channels, kernel.height, kernel.width}, bound, "Conv2d"));
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_channels}, bound, "Conv2d"));
   }
   Conv2d(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b, extent2d s, extent2d p, extent2d d, int64_t g)
       : weight(std::move(w)), bias(std::move(b)), stride(s), padding(p), dilation(d), groups(g) {}

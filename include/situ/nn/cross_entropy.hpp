@@ -155,6 +155,7 @@ inline constexpr bool loss_makes_gradient = std::is_same_v<T, compute_t<T>> && s
 /// A loss of labels: what its kernels need, and its gradient.
 template <bool Logarithms, class T, class D, class Ix, class DX, class DI>
 struct LabelLoss {
+  using twice = on_lanes;
   using C = compute_t<T>;
   Tensor<Ix, DI> labels;  // contiguous
   uint32_t version;      // of the labels
@@ -172,6 +173,7 @@ struct LabelLoss {
     p.weight = weight.tensor().body() ? weight.tensor().data() : nullptr;
     p.rows = space.rows, p.classes = space.classes, p.ignored = ignored, p.smoothing = smoothing, p.how = how;
     p.batch = space.batch;
+    p.softmax_part = p.label_part = 1;
     p.sums = const_cast<C*>(std::as_const(sums).data());
     p.gradient = gradient.body() ? const_cast<C*>(std::as_const(gradient).data()) : nullptr;
     p.bounds.extent = space.classes;
@@ -213,6 +215,43 @@ struct LabelLoss {
     }
     gradient = {};
     into.add(rows_as_scores(result, shape.rank()));
+  }
+  /// With history: with t the constants that scores are multiplied by, (softmax(x) Σ t - t) g over the divisor, or -t g.
+  template <class G, class Into>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, Into const& into) const {
+    using L = Lane<C, D>;
+    if (!into.needed()) return;
+    check_unchanged(labels.storage_head(), version, labels.shape());
+    L const scores = L::of(x.variable()), zero(C(0)), one(C(1));
+    int const axis = scores.rank() == 1 ? 0 : 1;
+    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false));
+    if constexpr (!Logarithms) {
+      L const p = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
+      L const e = p * exp(select(p == zero, zero, scores - L(scores.tensor()))), total = e.summed(1u << axis);
+      gradient_of_row = gradient_of_row - e / select(total == zero, one, total) * gradient_of_row.summed(1u << axis);
+    }
+    if (how == reduction::none) slope = slope.unsqueeze(axis);
+    else slope = slope / L(Tensor<C, D>(sums).select(0, sums.size() - 1));
+    add_lane<G>(gradient_of_row * slope, scores.shape(), into);
+  }
+
+ private:
+  /// Of the gradient of every row's loss: softmax(x), or -t.
+  Tensor<T, D> part(bool softmax) const {
+    Shape const shape = x.tensor().shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    auto result = Tensor<T, D>::uninitialized(class_rows_shape(shape), "cross_entropy");
+    if (result.size() > 0) {
+      Tensor<T, DX> const rows = class_rows(x.tensor());
+      Tensor<T, D> const slopes = full<T>({space.rows}, T(1.f), D{});
+      LabelProgram<T, Ix> p = program(rows, space);
+      p.how = reduction::none, p.gradient = nullptr;
+      if (softmax) p.weight = nullptr, p.smoothing = 0, p.label_part = 0;
+      else p.softmax_part = 0;
+      launch_label_gradient<D, Logarithms>(typename device_traits<D>::kernels{}, p, slopes.data(), result.data());
+    }
+    return rows_as_scores(result, shape.rank());
   }
 };
 
@@ -295,6 +334,7 @@ namespace detail {
 /// A loss of probabilities: what its kernels need, and its gradients.
 template <class T, class D, class DX, class DP>
 struct ProbabilityLoss {
+  using twice = on_lanes;
   using C = compute_t<T>;
   SavedConstant<T, D> weight;
   double smoothing;
@@ -344,6 +384,29 @@ struct ProbabilityLoss {
     }
     if (into_x.needed()) into_x.add(rows_as_scores(dx, shape.rank()));
     if (into_targets.needed()) into_targets.add(rows_as_scores(dt, shape.rank()));
+  }
+  /// With history.
+  template <class G, class IntoX, class IntoTargets>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, IntoX const& into_x, IntoTargets const& into_targets) const {
+    using L = Lane<C, D>;
+    L const scores = L::of(x.variable()), probabilities = L::of(targets.variable());
+    Shape const& shape = scores.shape();
+    ScoreSpace const space = score_space(shape, "cross_entropy");
+    int const axis = shape.rank() == 1 ? 0 : 1;
+    Shape by_class;
+    for (int k = 0; k < shape.rank(); ++k) by_class.push_back(k == axis ? shape[k] : 1);
+    L const weights = weight.tensor().body() ? lane_of<C>(weight.tensor()).reshape(by_class) : L(C(1)), keep(static_cast<C>(1 - smoothing));
+    L const rows = L(Tensor<C, D>(sums)).reshape({space.rows, 2});
+    L const logarithm = rows.summed(2u).reshape(space.kept).unsqueeze(axis);  // of Σ exp x, a constant
+    L const e = exp(scores - logarithm), total = e.summed(1u << axis);
+    L slope = how == reduction::none ? lane_of<C>(g).unsqueeze(axis) : lane_of<C>(g);
+    if (how != reduction::none) slope = slope * L(static_cast<C>(1 / loss_divisor(how, static_cast<double>(space.rows), space.batch)));
+    if (into_x.needed()) {
+      L const t = weights * (probabilities * keep + L(static_cast<C>(smoothing / static_cast<double>(space.classes))));
+      add_lane<G>((e / total * t.summed(1u << axis) - t) * slope, shape, into_x);
+    }
+    if (into_targets.needed()) add_lane<G>(weights * keep * (math::log(total) + logarithm - scores) * slope, shape, into_targets);
   }
 };
 

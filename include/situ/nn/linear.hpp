@@ -35,10 +35,16 @@ auto apply_linear(X const& x, Variable<T, D> const& weight, std::optional<Variab
 /// The width of a layer's initial weights and biases, 1 / √(fan in), as PyTorch has it.
 inline double initial_bound(int64_t fan_in) { return fan_in > 0 ? 1 / root(static_cast<double>(fan_in)) : 0; }
 
-/// Numbers uniform in [-bound, bound), drawn on the host from the default generator.
+/// Numbers uniform in [-bound, bound), drawn on the host from the default generator, for the layer `who`.
 template <class T, class D>
-Tensor<T, D> uniform_weights(Shape const& shape, double bound) {
-  return drawn_uniform<T>(-bound, bound, shape, default_generator(), "nn").to(D{});
+Tensor<T, D> uniform_weights(Shape const& shape, double bound, char const* who) {
+  return drawn_uniform<T>(-bound, bound, shape, default_generator(), who).to(D{});
+}
+
+/// The probability of a layer's dropout.
+inline double checked_dropout(double p, char const* who) {
+  if (!(p >= 0 && p <= 1)) fail<ShapeError>(who, ": the probability of dropout is ", p, "; it must be in [0, 1]");
+  return p;
 }
 
 }  // namespace detail
@@ -57,8 +63,8 @@ struct Linear {
   std::optional<Variable<T, Device>> bias;  ///< [out]
 
   Linear(int64_t in_features, int64_t out_features, linear_options const& options = {})
-      : weight(detail::uniform_weights<T, Device>({out_features, in_features}, detail::initial_bound(in_features))) {
-    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_features}, detail::initial_bound(in_features)));
+      : weight(detail::uniform_weights<T, Device>({out_features, in_features}, detail::initial_bound(in_features), "Linear")) {
+    if (options.bias) bias.emplace(detail::uniform_weights<T, Device>({out_features}, detail::initial_bound(in_features), "Linear"));
   }
   Linear(from_members_t, Variable<T, Device> w, std::optional<Variable<T, Device>> b) : weight(std::move(w)), bias(std::move(b)) {}
 
@@ -97,8 +103,8 @@ struct LazyLinear {
       if (x.rank() < 1) detail::fail<ShapeError>("LazyLinear: an input of shape ", x.shape(), " was given; it needs an axis");
       int64_t const in = x.shape().back();
       double const bound = detail::initial_bound(in);
-      Tensor<T, Device> w = detail::uniform_weights<T, Device>({out_features_, in}, bound);
-      if (bias) fill(*bias, detail::uniform_weights<T, Device>({out_features_}, bound));
+      Tensor<T, Device> w = detail::uniform_weights<T, Device>({out_features_, in}, bound, "LazyLinear");
+      if (bias) fill(*bias, detail::uniform_weights<T, Device>({out_features_}, bound, "LazyLinear"));
       fill(weight, std::move(w));
     }
     return detail::apply_linear(x, weight, bias, "LazyLinear");

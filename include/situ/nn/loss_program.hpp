@@ -38,6 +38,7 @@ struct LabelProgram {
   reduction how;
   IndexBounds bounds;
   double batch;      ///< what batchmean divides by
+  double softmax_part, label_part;  ///< 1, or 0 for a gradient without that part
   T* losses;         ///< [rows] for reduction::none; else the result
   C* sums;           ///< [rows + 1]: log of a row's sum of exponentials less its label's score; then what the sum was divided by. Or null
   C* gradient;       ///< [rows, classes]: takes, and has, the gradient of the scores where the result's over the divisor is the usual one; or null
@@ -69,7 +70,7 @@ struct LabelFactors {
 template <class T, class Ix>
 SITU_HOST_DEVICE LabelFactors label_factors(LabelProgram<T, Ix> const& p, int64_t label, double all_weights) {
   double const hit = (1 - p.smoothing) * static_cast<double>(p.weight_of(label));
-  return {hit + p.share() * all_weights, hit};
+  return {p.softmax_part * (hit + p.share() * all_weights), p.label_part * hit};
 }
 
 /// Rows of scores with a probability for each class.

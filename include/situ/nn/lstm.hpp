@@ -56,12 +56,12 @@ struct LSTM {
   bool training = true;
 
   LSTM(int64_t input_size, int64_t hidden_size, lstm_options const& options = {})
-      : input_size_(input_size), hidden_size_(hidden_size), bias_(options.bias), dropout_(options.dropout) {
+      : input_size_(input_size), hidden_size_(hidden_size), bias_(options.bias), dropout_(detail::checked_dropout(options.dropout, "LSTM")) {
     if (options.num_layers < 1 || hidden_size < 1) {
       detail::fail<ShapeError>("LSTM: ", options.num_layers, " layers of ", hidden_size, " cells were asked for; there is one or more of each");
     }
     double const bound = 1 / detail::root(static_cast<double>(hidden_size));
-    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound)); };
+    auto const add = [&](Shape const& shape) { parameters.emplace_back(detail::uniform_weights<T, Device>(shape, bound, "LSTM")); };
     for (int64_t layer = 0; layer < options.num_layers; ++layer) {
       add({4 * hidden_size, layer == 0 ? input_size : hidden_size});
       add({4 * hidden_size, hidden_size});

@@ -1,7 +1,7 @@
-/// Losses of pairs of elements and their slopes, from one definition for packs and for CUDA's threads.
+/// Losses of pairs of elements and their slopes, from one definition for packs, for CUDA's threads, and for lanes that record.
 #pragma once
 
-#include <situ/expr/math.hpp>
+#include <situ/expr/recorded_lanes.hpp>
 
 #if defined(__CUDACC__)
 #pragma nv_diagnostic push
@@ -11,11 +11,36 @@
 namespace situ::inline SITU_ABI {
 namespace detail::losses {
 
+using situ::select;
+
 /// -1, 0 or 1; NaN stays.
 template <class X>
 SITU_HOST_DEVICE SITU_INLINE X sign_of(X const& d) {
-  X const zero(0), one(1);
-  return situ::select(d > zero, one, situ::select(d < zero, -one, d));
+  if constexpr (recording_lanes<X>) {
+    return math::sign(d);
+  } else {
+    X const zero(0), one(1);
+    return select(d > zero, one, select(d < zero, -one, d));
+  }
+}
+/// 1 / (1 + exp(-x)) and log(1 + exp(-x)), of which e = exp(-|x|) is known: without overflow.
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X sigmoid_of(X const& x, X const& e) {
+  if constexpr (recording_lanes<X>) {
+    return math::sigmoid(x);
+  } else {
+    X const one(1), zero(0);
+    return select(x < zero, e, one) / (one + e);
+  }
+}
+template <class X>
+SITU_HOST_DEVICE SITU_INLINE X softplus_of_negative(X const& x, X const& e) {
+  if constexpr (recording_lanes<X>) {
+    return math::softplus(-x);
+  } else {
+    X const zero(0);
+    return math::log1p(e) + select(x < zero, -x, zero);
+  }
 }
 
 /// (x - y)²
@@ -57,12 +82,12 @@ struct smooth_l1 {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& beta, X const&) {
     X const z = math::abs(x - y), half(0.5f);
-    return situ::select(z < beta, X(half * z * z / beta), X(z - half * beta));
+    return select(z < beta, X(half * z * z / beta), X(z - half * beta));
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& beta, X const&, X& dx, X& dy) {
     X const d = x - y;
-    dx = situ::select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
     dy = -dx;
   }
 };
@@ -73,24 +98,20 @@ struct bce_with_logits {
   static constexpr bool weighs = true;
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const& a, X const& b) {
-    X const one(1), zero(0);
-    X const soft = math::log1p(math::exp(-math::abs(x))) + situ::select(x < zero, -x, zero);
-    return a * ((one - y) * x + (one + (b - one) * y) * soft);
+    X const one(1);
+    return a * ((one - y) * x + (one + (b - one) * y) * softplus_of_negative(x, X(math::exp(-math::abs(x)))));
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& a, X const& b, X& dx, X& dy) {
-    X const one(1), zero(0);
-    X const e = math::exp(-math::abs(x));
-    X const sigmoid = situ::select(x < zero, e, one) / (one + e), t = b * y;
-    dx = a * ((t + (one - y)) * sigmoid - t);
-    dy = a * ((b - one) * (math::log1p(e) + situ::select(x < zero, -x, zero)) - x);
+    X const one(1), e = math::exp(-math::abs(x)), t = b * y;
+    dx = a * ((t + (one - y)) * sigmoid_of(x, e) - t);
+    dy = a * ((b - one) * softplus_of_negative(x, e) - x);
   }
   /// Of x alone.
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X slope(X const& x, X const& y, X const& a, X const& b) {
-    X const one(1), zero(0);
-    X const e = math::exp(-math::abs(x)), t = b * y;
-    return a * ((t + (one - y)) * (situ::select(x < zero, e, one) / (one + e)) - t);
+    X const one(1), e = math::exp(-math::abs(x)), t = b * y;
+    return a * ((t + (one - y)) * sigmoid_of(x, e) - t);
   }
 };
 
@@ -101,7 +122,7 @@ struct kl_div {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static X value(X const& x, X const& y, X const&, X const&) {
     X const zero(0);
-    return situ::select(y == zero, zero, X(y * math::log(y))) - y * x;
+    return select(y == zero, zero, X(y * math::log(y))) - y * x;
   }
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const&, X const&, X& dx, X& dy) {

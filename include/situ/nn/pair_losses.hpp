@@ -2,7 +2,7 @@
 ///
 /// Shape     x and y alike, of any shape; the result is [] or, for reduction::none, their shape. Nothing is broadcast: that is a mistake more often
 ///           than not, and expand() says it aloud.
-/// Dtype     x floating; y is taken in the type of x. 16-bit floats are computed in float; sums are in double.
+/// Dtype     x floating; y is taken in the type of x, which must hold its values (cast it else). 16-bit floats are computed in float; sums are in double.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    ShapeError where shapes differ.
 /// Special   the mean of nothing is NaN.
@@ -59,9 +59,16 @@ SITU_NOINLINE inline void check_pair_shapes(Shape const& x, Shape const& y, char
   fail<ShapeError>(who, ": shapes ", x, " and ", y, " differ; a loss broadcasts nothing: expand() or reshape() one of them");
 }
 
+SITU_NOINLINE inline void check_pair_factor(Shape const& factor, Shape const& x, char const* what, char const* who) {
+  bool fits = factor.rank() <= x.rank();
+  for (int k = 1; fits && k <= factor.rank(); ++k) fits = factor[factor.rank() - k] == 1 || factor[factor.rank() - k] == x[x.rank() - k];
+  if (!fits) fail<ShapeError>(who, ": a ", what, " of shape ", factor, " does not broadcast to inputs of shape ", x);
+}
+
 /// A loss of pairs: what its kernels need, and its gradients.
 template <class Kind, class T, class D, class DX, class DY>
 struct PairLoss {
+  using twice = on_lanes;
   SavedConstant<T, D> a, b;  // of the shape of x, or empty
   double parameter;
   reduction how;
@@ -104,6 +111,20 @@ struct PairLoss {
     if (wants_x) into_x.add(dx);
     if (wants_y) into_y.add(dy);
   }
+  /// With history.
+  template <class G, class IntoX, class IntoY>
+    requires has_history<G>
+  [[gnu::cold]] SITU_NOINLINE void operator()(G const& g, IntoX const& into_x, IntoY const& into_y) const {
+    using C = compute_t<T>;
+    using L = Lane<C, D>;
+    auto const factor = [](SavedConstant<T, D> const& given, double number) { return given.tensor().body() ? lane_of<C>(given.tensor()) : L(static_cast<C>(number)); };
+    PairProgram<T> const p = program(x.tensor(), y.tensor());
+    L const xs = L::of(x.variable()), ys = L::of(y.variable()), slope = lane_of<C>(g) * L(static_cast<C>(1 / p.divisor));
+    L dx(C(0)), dy(C(0));
+    Kind::slopes(xs, ys, factor(a, parameter), factor(b, 1), dx, dy);
+    if (into_x.needed()) add_lane<G>(dx * slope, xs.shape(), into_x);
+    if (into_y.needed()) add_lane<G>(dy * slope, xs.shape(), into_y);
+  }
 };
 
 template <class X, class Y>
@@ -115,8 +136,12 @@ template <class Kind, class X, class Y, class T = value_of<X>, class D = result_
 auto pair_loss(X const& given_x, Y const& given_y, reduction how, double parameter = 1, Tensor<T, D> const& a = {}, Tensor<T, D> const& b = {}) {
   auto const x = operation_input<T>(given_x);
   auto const y = operation_input<T>(given_y);
-  auto const expanded = [&](Tensor<T, D> const& t) { return t.body() ? t.expand(x.shape()).contiguous() : t; };
-  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a)), SavedConstant<T, D>(expanded(b)), parameter, how, {}, {}};
+  auto const expanded = [&](Tensor<T, D> const& t, char const* what) {
+    if (!t.body()) return t;
+    check_pair_factor(t.shape(), x.shape(), what, Kind::name);
+    return t.expand(x.shape()).contiguous();
+  };
+  PairLoss<Kind, T, D, device_of<decltype(x)>, device_of<decltype(y)>> loss{SavedConstant<T, D>(expanded(a, "weight")), SavedConstant<T, D>(expanded(b, "pos_weight")), parameter, how, {}, {}};
   Tensor<T, D> value = loss.value(x.value(), y.value());
   if constexpr (differentiable<X> || differentiable<Y>) {
     if (!is_recording(x, y)) return Variable<T, D>(std::move(value), false);

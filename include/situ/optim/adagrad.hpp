@@ -35,7 +35,7 @@ struct AdagradUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const sum = at.state(0) + g * g;
     at.set_state(0, sum);
     at.set_parameter(p - g * lr / (math::sqrt(sum) + eps));

@@ -50,7 +50,7 @@ struct AdamUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const m = at.state(0) * beta1 + g * rest1;
     X v = at.state(1) * beta2 + g * g * rest2;
     at.set_state(0, m);

@@ -37,7 +37,7 @@ struct RMSpropUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X const square = at.state(0) * alpha + g * g * rest;
     at.set_state(0, square);
     X variance = square;

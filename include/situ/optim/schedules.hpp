@@ -53,10 +53,16 @@ class Schedule {
   }
   bool has_momentum() const { return !rates_.momentum.empty(); }
   void set_position(int64_t t) { position_.set(t); }
-  /// Goes to t: f(base, group) gives the learning rate.
+  /// Goes to t: f(base, group) gives the learning rate. Throws Error for one that is no number, and for a t below 0; nothing has changed then.
   template <class F>
   void go_to(int64_t t, F const& f) {
-    for (int k = 0; k < groups(); ++k) set_lr(k, f(base(k), k));
+    if (t < 0) detail::fail<Error>("go_to: step ", t, " was asked for; steps count from 0");
+    std::vector<double> rates;
+    for (int k = 0; k < groups(); ++k) {
+      rates.push_back(f(base(k), k));
+      if (!(rates.back() - rates.back() == 0)) detail::fail<Error>("at step ", t, " of the schedule the learning rate of group ", k, " would be ", rates.back(), "; it must be a finite number");
+    }
+    for (int k = 0; k < groups(); ++k) set_lr(k, rates[static_cast<std::size_t>(k)]);
     set_position(t);
   }
 
@@ -76,6 +82,7 @@ class StepLR : public Schedule {
   template <any_optimizer O>
   StepLR(O const& optimizer, StepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
     if (options.step_size < 1) detail::fail<Error>("StepLR: step_size is ", options.step_size, "; it must be at least 1");
+    detail::check_option("StepLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -96,6 +103,7 @@ class MultiStepLR : public Schedule {
  public:
   template <any_optimizer O>
   MultiStepLR(O const& optimizer, MultiStepLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    detail::check_option("MultiStepLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -117,6 +125,7 @@ class ExponentialLR : public Schedule {
  public:
   template <any_optimizer O>
   ExponentialLR(O const& optimizer, ExponentialLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
+    detail::check_option("ExponentialLR", "gamma", options.gamma);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -139,6 +148,7 @@ class CosineAnnealingLR : public Schedule {
   template <any_optimizer O>
   CosineAnnealingLR(O const& optimizer, CosineAnnealingLROptions const& options) : Schedule(optimizer.rates()), options_(options) {
     if (options.T_max < 1) detail::fail<Error>("CosineAnnealingLR: T_max is ", options.T_max, "; it must be at least 1");
+    detail::check_option("CosineAnnealingLR", "eta_min", options.eta_min);
     go_to(0);
   }
   void step() { go_to(last_epoch() + 1); }
@@ -174,6 +184,8 @@ class OneCycleLR : public Schedule {
     detail::check_option("OneCycleLR", "max_lr", options.max_lr);
     if (options.total_steps < 1) detail::fail<Error>("OneCycleLR: total_steps is ", options.total_steps, "; it must be at least 1");
     if (!(options.pct_start >= 0 && options.pct_start <= 1)) detail::fail<Error>("OneCycleLR: pct_start is ", options.pct_start, "; it must be between 0 and 1");
+    if (!(options.div_factor > 0)) detail::fail<Error>("OneCycleLR: div_factor is ", options.div_factor, "; it must be greater than 0");
+    if (!(options.final_div_factor > 0)) detail::fail<Error>("OneCycleLR: final_div_factor is ", options.final_div_factor, "; it must be greater than 0");
     if (options.cycle_momentum && !has_momentum()) {
       detail::fail<Error>("OneCycleLR: this optimizer has no momentum to cycle; pass .cycle_momentum = false");
     }

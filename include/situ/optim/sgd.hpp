@@ -36,7 +36,7 @@ struct SGDUpdate {
   SITU_HOST_DEVICE SITU_INLINE void operator()(Cell const& at) const {
     using X = typename Cell::number;
     X const p = at.parameter();
-    X const g = at.gradient() * sign + p * decay;
+    X const g = decayed_gradient(at, p, sign, decay);
     X way = g;
     if (moves) {
       X const b = at.state(0) * momentum + g * rest;

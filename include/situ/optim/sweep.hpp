@@ -56,6 +56,13 @@ struct Spans {
   }
 };
 
+/// The gradient of what is minimised, with the decay of the weights: without one an infinite parameter stays as it is.
+template <class Cell, class X, class C>
+SITU_HOST_DEVICE SITU_INLINE X decayed_gradient(Cell const& at, X const& parameter, C const& sign, C const& decay) {
+  X const g = at.gradient() * sign;
+  return decay != C(0) ? X(g + parameter * decay) : g;
+}
+
 // What is launched by launch_sweep<D>(kernels, work), in the headers of the families of kernels.
 
 /// The rule, and where it applies.

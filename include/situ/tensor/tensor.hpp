@@ -436,8 +436,10 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
 
   T element(int64_t offset, detail::CallSite const& site) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    T const* const from = data();
+    if (!from) __builtin_unreachable();  // there is an element; g++'s -Wnull-dereference does not know
     T value;
-    device_traits<D>::copy_to_host(&value, data() + offset, sizeof(T));
+    device_traits<D>::copy_to_host(&value, from + offset, sizeof(T));
     return value;
   }
   void copy_out(T* to) const {

@@ -323,7 +323,7 @@ class BatchPipeline {
 inline namespace SITU_ABI_THREADS {
 /// Kernels that a sample needs run on the thread that makes it, not on a team of its own.
 inline void* run_batch_worker(void* pipeline) {
-  cpu::runs_alone() = true;
+  cpu::thread_use().alone = true;
 #if defined(_OPENMP)
   omp_set_num_threads(1);  // of what is not situ's
 #endif

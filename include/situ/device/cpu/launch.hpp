@@ -89,11 +89,6 @@ SITU_PROCESS_STATE int& thread_limit() {
   static constinit int limit = 0;
   return limit;
 }
-/// Whether the kernels of this thread run on it alone: it is one of several that are at work on something else.
-SITU_PROCESS_STATE bool& runs_alone() {
-  static thread_local constinit bool alone = false;
-  return alone;
-}
 
 }  // namespace detail::cpu
 
@@ -116,7 +111,7 @@ inline namespace SITU_ABI_THREADS {
 /// How many host threads a kernel may use: 1 in a file that is compiled without OpenMP, and on the threads that make a DataLoader's batches.
 inline int num_threads() {
 #if defined(_OPENMP)
-  if (detail::cpu::runs_alone()) return 1;
+  if (detail::cpu::thread_use().alone) return 1;
   int const limit = __atomic_load_n(&detail::cpu::thread_limit(), __ATOMIC_RELAXED);
   return limit > 0 ? limit : omp_get_max_threads();
 #else
@@ -167,6 +162,7 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
     Shares const shares = shares_of(items, grain);
     if (shares.threads > 1 && !omp_in_parallel()) {
       std::exception_ptr thrown;
+      thread_use().used_others = true;
 #pragma omp parallel num_threads(shares.threads)
       {
         int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();

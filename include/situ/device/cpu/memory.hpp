@@ -1,6 +1,7 @@
 /// Host memory: aligned to 64 bytes, large blocks on huge pages and kept for the next tensor of their size.
 #pragma once
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -66,6 +67,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};  ///< the last freed is the last
   int block_count = 0;
+  bool watches_forks = false;
 
   Block take_out(int which) {
     Block const block = blocks[which];
@@ -111,12 +113,33 @@ SITU_INLINE void give_small(void* memory) noexcept { std::free(reinterpret_cast<
   mine.spare_bytes = 0;
 }
 
+// A child process has the one thread that called fork, and would wait for ever for a lock that another one held.
+inline void before_fork() noexcept {
+  while (__atomic_exchange_n(&memory_state().lock, 1, __ATOMIC_ACQUIRE)) ::sched_yield();
+}
+inline void after_fork() noexcept { __atomic_store_n(&memory_state().lock, 0, __ATOMIC_RELEASE); }
+inline void in_forked_child() noexcept {
+  MemoryState& state = memory_state();
+  ThreadMemory& mine = thread_memory();
+  for (ThreadMemory* t = state.threads; t; t = t->next) {
+    if (t != &mine) state.small += t->balance;
+  }
+  state.threads = mine.is_known() ? &mine : nullptr;
+  mine.previous = mine.next = nullptr;
+  thread_use().alone |= thread_use().used_others;  // OpenMP's threads for this one are gone, and it would wait for them
+  after_fork();
+}
+__attribute__((noinline, cold)) inline void watch_forks() noexcept {
+  if (!__atomic_exchange_n(&memory_state().watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+}
+
 /// Ends with its thread.
 struct ThreadEnd {
   ~ThreadEnd() {
     MemoryState& state = memory_state();
     ThreadMemory& mine = thread_memory();
     SpinLock const guard(state.lock);
+    if (mine.has_ended) return;  // in each shared object that hides its symbols there is such an end
     settle(state, mine);
     (mine.previous ? mine.previous->next : state.threads) = mine.next;
     if (mine.next) mine.next->previous = mine.previous;
@@ -135,6 +158,7 @@ __attribute__((noinline, cold)) inline void count_closely(ThreadMemory& mine) no
     return;
   }
   [[maybe_unused]] static thread_local ThreadEnd const end;
+  watch_forks();
   MemoryState& state = memory_state();
   SpinLock const guard(state.lock);
   if (!mine.is_known() && !mine.has_ended) {
@@ -257,6 +281,7 @@ constexpr std::size_t large_size(std::size_t bytes) { return rounded_up(bytes, b
 
 /// New pages; a null pointer where there are none.
 [[gnu::cold]] SITU_NOINLINE inline void* map_large(std::size_t size) noexcept {
+  watch_forks();
 #if defined(__linux__)
   std::size_t const slack = size >= 4 * huge_page ? huge_page : 0;
   void* const mapped = ::mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -15,11 +15,14 @@ struct ScratchBlock {
   void* memory = nullptr;
   std::size_t bytes = 0;
 };
-struct KeptScratch : ScratchBlock {
-  ~KeptScratch() { ::operator delete(std::exchange(memory, nullptr), std::align_val_t{64}); }
+/// What a thread keeps is there as long as the thread, also when this has ended.
+struct ScratchEnd {
+  ScratchBlock& kept;
+  ~ScratchEnd() { ::operator delete(std::exchange(kept, ScratchBlock{}).memory, std::align_val_t{64}); }
 };
-SITU_PROCESS_STATE KeptScratch& kept_scratch() {
-  static thread_local KeptScratch kept;
+SITU_PROCESS_STATE ScratchBlock& kept_scratch() {
+  static constinit thread_local ScratchBlock kept;
+  [[maybe_unused]] static thread_local ScratchEnd const end{kept};
   return kept;
 }
 
@@ -29,14 +32,14 @@ class Scratch {
   explicit Scratch(int64_t bytes) {
     if (bytes == 0) return;
     auto const wanted = static_cast<std::size_t>(bytes);
-    KeptScratch& kept = kept_scratch();
-    if (kept.bytes >= wanted) block_ = std::exchange(static_cast<ScratchBlock&>(kept), {});
+    ScratchBlock& kept = kept_scratch();
+    if (kept.bytes >= wanted) block_ = std::exchange(kept, {});
     if (!block_.memory) block_ = {::operator new(wanted, std::align_val_t{64}), wanted};
   }
   ~Scratch() {
     constexpr std::size_t most = std::size_t{1} << 20;  // what a thread keeps
-    KeptScratch& kept = kept_scratch();
-    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, static_cast<ScratchBlock&>(kept));
+    ScratchBlock& kept = kept_scratch();
+    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, kept);
     ::operator delete(block_.memory, std::align_val_t{64});
   }
   Scratch(Scratch const&) = delete;

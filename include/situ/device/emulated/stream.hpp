@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <situ/core/scalar.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/device/emulated/memory.hpp>
 #include <situ/device/fault.hpp>
 #include <situ/device/order.hpp>
@@ -233,12 +234,36 @@ inline void end_threads() {
   }
 }
 
+// A child process has none of the threads: what was enqueued before has run, and they start again with the next job.
+inline void before_fork() noexcept {
+  ::pthread_mutex_lock(&state().mutex);
+  drain_all();
+}
+inline void after_fork() noexcept { ::pthread_mutex_unlock(&state().mutex); }
+inline void in_forked_child() noexcept {
+  State& all = state();
+  pthread_cond_t const fresh = PTHREAD_COND_INITIALIZER;  // nobody waits
+  all.progress = fresh;
+  for (Device* device : all.devices) {
+    if (!device) continue;
+    device->for_each_queue([&](Queue& queue) {
+      queue.running = queue.stopping = false;
+      queue.work = fresh;
+    });
+  }
+  after_fork();
+}
+
 inline bool Queue::start() {
   State& all = state();
   while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
   if (running) return true;
   if (all.ended) return false;
-  if (!all.at_exit) all.at_exit = std::atexit(&end_threads) == 0;
+  if (!all.at_exit) {
+    all.at_exit = std::atexit(&end_threads) == 0;
+    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  }
+  cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
   running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
   return running;
 }

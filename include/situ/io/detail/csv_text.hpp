@@ -137,11 +137,18 @@ class CsvText {
     ++line_;
     skip_blank_lines();
   }
+  /// Lines of nothing but spaces, too.
   void skip_blank_lines() {
-    while (at_ != end_ && (*at_ == '\n' || (*at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')))) {
-      if (*at_ == '\n') ++line_;
-      ++at_;
+    for (;;) {
+      char const* at = at_;
+      while (at != end_ && (*at == ' ' || *at == '\t') && *at != delimiter_) ++at;
+      if (at != end_ && *at == '\r' && (at + 1 == end_ || at[1] == '\n')) ++at;
+      if (at == end_) break;
+      if (*at != '\n') return;
+      at_ = at + 1;
+      ++line_;
     }
+    at_ = end_;
   }
   std::string_view take_quoted(char const* first) {
     int64_t const line = line_;

@@ -121,7 +121,8 @@ SITU_INLINE bool decimal_to(Decimal const& number, F& value) {
 /// The element that a field says, without quotes and spaces around it.
 template <element T>
 parsed parse_field(std::string_view field, T& value) {
-  if (field.empty() || is_word(field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
+  std::string_view const unsigned_field = field.substr(!field.empty() && (field[0] == '-' || field[0] == '+'));
+  if (field.empty() || is_word(unsigned_field, "nan") || is_word(field, "na") || is_word(field, "n/a") || is_word(field, "null") || is_word(field, "none")) return parsed::missing;
   char const *const first = field.data(), *const last = first + field.size();
   Decimal number;
   bool const whole = scan_decimal(first, last, number) == last && number.good;
@@ -131,9 +132,7 @@ parsed parse_field(std::string_view field, T& value) {
     if (whole) {
       if (!decimal_to(number, result)) result = parse_decimal_closely<F>(first, last);
     } else {
-      std::size_t const sign = *first == '-' || *first == '+';
-      std::string_view const word = field.substr(sign);
-      if (!is_word(word, "inf") && !is_word(word, "infinity")) return parsed::wrong;
+      if (!is_word(unsigned_field, "inf") && !is_word(unsigned_field, "infinity")) return parsed::wrong;
       result = std::numeric_limits<F>::infinity();
       if (*first == '-') result = -result;
     }

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include <situ/core/list.hpp>
+#include <situ/device/cpu/system.hpp>
 #include <situ/io/detail/file.hpp>
 #include <situ/io/detail/safetensors_format.hpp>
 
@@ -96,6 +97,8 @@ inline void zlib_end(void* state) noexcept {
   delete stream;
 }
 inline bool const inflate_hooks_are_set = [] {
+  if (inflate_hooks().begin) return true;
+  cpu::stay_loaded(reinterpret_cast<void const*>(&zlib_begin));
   inflate_hooks() = {&zlib_begin, &zlib_step, &zlib_end};
   return true;
 }();

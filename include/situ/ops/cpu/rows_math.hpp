@@ -145,9 +145,9 @@ SITU_INLINE typename pack<T, N, Isa>::mask_type lanes_below(int64_t count) {
   using P = pack<T, N, Isa>;
   P steps;
   for (int k = 0; k < N; ++k) steps.set(k, static_cast<T>(k));
-  P limit(static_cast<T>(count));
-  hold<Isa>(limit.v);  // without it g++ 12 stops with an internal error in some kernels
-  return steps < limit;
+  auto inside = steps < P(static_cast<T>(count));
+  hold<Isa>(inside.v);  // without it g++ 12 stops with an internal error in some kernels, in others with -ffast-math
+  return inside;
 }
 
 /// The last `left` < N elements and fillers behind them. `readable` elements may be touched.
