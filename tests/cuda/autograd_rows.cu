@@ -97,6 +97,33 @@ TEST_CASE_TEMPLATE("gradients of rows of any length are the host's, in vectors a
   }
 }
 
+TEST_CASE_TEMPLATE("gradients of many long rows, which one kernel makes, and of rows of nothing are the host's", T, float, double, bfloat16) {
+  double const tolerance = sizeof(T) == 4 ? 1e-4 : sizeof(T) == 8 ? 1e-10 : 2e-2;
+  int64_t const lengths[] = {4100, sizeof(T) == 4 ? 12001 : 2050, 0};
+  for (int64_t n : lengths) {
+    CAPTURE(n);
+    Shape const shape{n > 0 ? 257 : 3, n};
+    CHECK(detail::rows_fill_a_gpu<compute_t<T>>(shape, 2u) == (n > 0));
+    Tensor<T> const a = numbers<T>(shape), g = numbers<T>(shape, 2), w = numbers<T>({n}, 3);
+    Tensor<T, Gpu> const x{a}, h{g}, weight{w};
+    auto const same = [&](auto const& f) { return differs(gradient(f, x, h), gradient(f, a, g), tolerance); };
+    CHECK(same([&](auto const& v) { return softmax(v, -1) * static_cast<T>(n); }) == "");
+    if (n == 12001) continue;
+    CHECK(same([](auto const& v) { return log_softmax(v, -1); }) == "");
+    CHECK(same([&](auto const& v) { return rms_norm(v, {n}); }) == "");
+    auto const norms = [&](auto device, auto const& weights) {
+      using D = decltype(device);
+      Variable<T, D> v(a.to(device)), u(weights), bias(zeros<T>({n}, device));
+      layer_norm(v, {n}, u, bias).backward(g.to(device));
+      return std::array<Tensor<T>, 3>{v.grad().cpu(), u.grad().cpu(), bias.grad().cpu()};
+    };
+    auto const there = norms(Gpu{}, weight), here = norms(Cpu{}, w);
+    CHECK(differs(there[0], here[0], tolerance) == "");
+    CHECK(differs(there[1], here[1], tolerance * 10) == "");
+    CHECK(differs(there[2], here[2], tolerance * 10) == "");
+  }
+}
+
 TEST_CASE("dropout's gradient is dropped in the same places on a GPU") {
   Generator there(5), here(5);
   Tensor<float> const a = numbers<float>({64, 30});

@@ -155,7 +155,7 @@ TEST_CASE("schedules say what is wrong with their options") {
   CHECK(cycle.last_epoch() == 2);
 
   CHECK(thrown<Error>([&] { optim::StepLR s(sgd, {.gamma = -1}); }, "StepLR: gamma is -1; it must be a number that is at least 0") == "");
-  CHECK(thrown<Error>([&] { optim::MultiStepLR s(sgd, {.gamma = -1}); }, "MultiStepLR: gamma is -1; it must be a number that is at least 0") == "");
+  CHECK(thrown<Error>([&] { optim::MultiStepLR s(sgd, {.milestones = {2}, .gamma = -1}); }, "MultiStepLR: gamma is -1; it must be a number that is at least 0") == "");
   CHECK(thrown<Error>([&] { optim::ExponentialLR s(sgd, {.gamma = -1}); }, "ExponentialLR: gamma is -1; it must be a number that is at least 0") == "");
   CHECK(thrown<Error>([&] { optim::CosineAnnealingLR s(sgd, {.eta_min = -2}); }, "CosineAnnealingLR: eta_min is -2; it must be a number that is at least 0") == "");
 

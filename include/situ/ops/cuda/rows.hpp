@@ -81,11 +81,11 @@ struct RowOffsets {
   }
 };
 
-/// What the tree makes of N neighbours that are held.
+/// What the tree makes of N neighbours that are held, as it is computed: 16-bit floats are not rounded on the way.
 template <class P, int N, class C>
 SITU_DEVICE __forceinline__ void evaluate_held(RowArguments<P> const& arguments, Held<typename P::tree_type, N> const& held, int64_t first, C (&x)[N]) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(convert_scalar<typename P::tree_type::value_type>(Evaluator::value(arguments.tree, held, j, first)));
+  for (int j = 0; j < N; ++j) x[j] = convert_scalar<C>(Evaluator::value(arguments.tree, held, j, first));
 }
 /// N neighbours of the output.
 template <class P, int N, class C>
