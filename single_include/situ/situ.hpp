@@ -16245,7 +16245,7 @@ SITU_HOST_DEVICE X pow(X const& a, X const& b) {
 namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X digamma(X const& x) {
-  return x.template apply<functions::polygamma>(X(typename detail::lane_value<X>::type(0)));
+  return x.template apply<functions::polygamma>(X(0));
 }
 template <recording_lanes X>
 SITU_HOST_DEVICE X polygamma(X const& x, X const& n) {
