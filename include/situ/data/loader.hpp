@@ -51,7 +51,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
     for (int k = 0; k < slot_count(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
-  [[gnu::cold]] ~LoaderCore() {
+  [[gnu::cold]] ~LoaderCore() override {
     stop();
     delete[] slots_;
   }

@@ -116,7 +116,7 @@ SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
 /// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
 SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
   double result = 0;
-  for (double const far = 10 + 2 * s; q < far; q += 1) result += math::pow(q, -s);
+  for (double const enough = 10 + 2 * s; q < enough; q += 1) result += math::pow(q, -s);
   double const r = 1 / (q * q), last = math::pow(q, -s);
   double const a = s * (s + 1) * r, b = a * (s + 2) * (s + 3) * r, c = b * (s + 4) * (s + 5) * r, d = c * (s + 6) * (s + 7) * r;
   return result + math::pow(q, 1 - s) / (s - 1) +

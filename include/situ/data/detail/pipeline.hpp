@@ -114,7 +114,7 @@ class BatchPipeline {
     ::pthread_cond_init(&work_, &attributes);
     ::pthread_condattr_destroy(&attributes);
   }
-  [[gnu::cold]] ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
+  [[gnu::cold]] virtual ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
