@@ -16370,7 +16370,7 @@ SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
 /// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
 SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
   double result = 0;
-  for (double const far = 10 + 2 * s; q < far; q += 1) result += math::pow(q, -s);
+  for (double const enough = 10 + 2 * s; q < enough; q += 1) result += math::pow(q, -s);
   double const r = 1 / (q * q), last = math::pow(q, -s);
   double const a = s * (s + 1) * r, b = a * (s + 2) * (s + 3) * r, c = b * (s + 4) * (s + 5) * r, d = c * (s + 6) * (s + 7) * r;
   return result + math::pow(q, 1 - s) / (s - 1) +
@@ -51144,6 +51144,47 @@ struct PoolGatherBody {
   }
 };
 
+/// Where in its plane the largest element of window (i, j) is, the first of them or the last NaN; -1 for a window without elements: dilated ones may lie in
+/// the padding. `value(place)` gives an element.
+template <class F>
+int64_t place_of_largest(PoolPlan const& plan, int64_t i, int64_t j, F const& value) {
+  WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+  int64_t top, bottom, left, right;
+  plan.y.range(i, top, bottom);
+  plan.x.range(j, left, right);
+  int64_t place = -1;
+  decltype(value(int64_t{})) largest{};
+  for (int64_t row = top; row < bottom; row += y.dilation) {
+    for (int64_t column = left; column < right; column += x.dilation) {
+      int64_t const at = row * x.extent + column;
+      auto const here = value(at);
+      if (place >= 0 && !(here > largest) && !math::isnan(here)) continue;
+      largest = here, place = at;
+    }
+  }
+  return place;
+}
+
+/// Items are planes: of each window of x, what stands in `from` in the place of the largest element; 0 for windows without elements.
+template <class C>
+struct MaxPoolPickKernel {
+  PoolPlan plan;
+  C const *x, *from;  ///< [planes, height, width]
+  C* result;          ///< [planes, windows]
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = plan.y.axis.extent * plan.x.axis.extent;
+    C* to = result + first * plan.y.axis.windows * plan.x.axis.windows;
+    for (int64_t plane = first; plane < last; ++plane) {
+      for (int64_t i = 0; i < plan.y.axis.windows; ++i) {
+        for (int64_t j = 0; j < plan.x.axis.windows; ++j) {
+          int64_t const place = place_of_largest(plan, i, j, [&](int64_t at) { return x[plane * size + at]; });
+          *to++ = place < 0 ? C(0) : from[plane * size + place];
+        }
+      }
+    }
+  }
+};
+
 /// Items are planes. The places of the largest elements are found again.
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
@@ -51221,26 +51262,13 @@ struct MaxPoolGradientKernel {
   }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
-    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
-      int64_t top, bottom;
-      plan.y.range(i, top, bottom);
-      for (int64_t j = 0; j < x.windows; ++j) {
-        int64_t left, right;
-        plan.x.range(j, left, right);
-        int64_t place = top * x.extent + left;
-        C largest{};
-        bool any = false;
-        for (int64_t row = top; row < bottom; row += y.dilation) {
-          for (int64_t column = left; column < right; column += x.dilation) {
-            alignas(64) C one[64 / sizeof(C)];
-            int64_t const at = row * x.extent + column;
-            C const value = from ? from[at] : *read(one, offset + at, 1);
-            if (any && !(value > largest) && !math::isnan(value)) continue;
-            largest = value, place = at, any = true;
-          }
-        }
-        if (any) to[place] += static_cast<C>(g[j]);  // dilated windows may lie in the padding
+    for (int64_t i = 0; i < plan.y.axis.windows; ++i) {
+      for (int64_t j = 0; j < plan.x.axis.windows; ++j, ++g) {
+        int64_t const place = place_of_largest(plan, i, j, [&](int64_t at) {
+          alignas(64) C one[64 / sizeof(C)];
+          return from ? from[at] : *read(one, offset + at, 1);
+        });
+        if (place >= 0) to[place] += static_cast<C>(*g);
       }
     }
   }
@@ -51340,6 +51368,11 @@ void launch_max_pool_gradient(cpu_kernels, PoolPlan const& plan, E const& e, T c
   kernel.plan = plan, kernel.gradients = gradients, kernel.result = result;
   kernel.direct = std::is_same_v<tree_of<E>, Input<C, 0>>;
   device_traits<D>::launch(kernel, plan.planes, planes_at_once(plan));
+}
+/// What stands in the places of x's largest elements.
+template <class D, class C>
+void launch_max_pool_pick(cpu_kernels, PoolPlan const& plan, Tensor<C, D> const& x, C const* from, C* result) {
+  device_traits<D>::launch(cpu::MaxPoolPickKernel<C>{plan, x.data(), from, result}, plan.planes, planes_at_once(plan));
 }
 /// That of means.
 template <class D, class T, class C>
@@ -51456,6 +51489,24 @@ __global__ void __launch_bounds__(block_threads) pool_gradient_kernel(const __gr
   }
 }
 
+/// Of each window, what stands in the place that was found; 0 where none was.
+template <class T>
+struct PickArguments {
+  T const* from;  ///< [planes, extent]
+  int64_t const* places;
+  T* result;      ///< [planes, windows]
+  int64_t windows, extent, count;
+};
+template <class T>
+__global__ void __launch_bounds__(block_threads) pick_kernel(const __grid_constant__ PickArguments<T> p) {
+  int64_t const threads = static_cast<int64_t>(gridDim.x) * block_threads;
+#pragma unroll 1
+  for (int64_t window = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x; window < p.count; window += threads) {
+    int64_t const place = p.places[window];
+    p.result[window] = place < 0 ? T(0) : p.from[window / p.windows * p.extent + place];
+  }
+}
+
 inline dim3 blocks_over(int64_t count) {
   int64_t const blocks = (count + block_threads - 1) / block_threads;
   return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
@@ -51471,20 +51522,33 @@ void launch_mean_pool_gradient(cuda_kernels, PoolPlan const& plan, T const* grad
   cuda::PoolGradientArguments<T> const arguments{plan, gradients, places, count, result};
   cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::pool_gradient_kernel<T>, cuda::blocks_over(count), cuda::block_threads, arguments);
 }
+/// The places of the largest elements, while this lives.
+template <class D, class T, class E>
+struct LargestPlaces {
+  int64_t const outputs;
+  Temporary<D> const memory;
+  int64_t* const places = static_cast<int64_t*>(memory.get());
+  LargestPlaces(PoolPlan const& plan, E const& e) : outputs(plan.planes * plan.y.axis.windows * plan.x.axis.windows), memory(static_cast<std::size_t>(outputs) * sizeof(int64_t)) {
+    using Tree = tree_of<E>;
+    using C = compute_t<T>;
+    cuda::LargestArguments<Tree, C, leaf_count<E>> arguments(lower<0>(e));
+    void* data[leaf_count<E> + 1];
+    collect_places(e, data);
+    for (int o = 1; o <= leaf_count<E>; ++o) arguments.data[o] = data[o];
+    arguments.plan = plan, arguments.outputs = outputs, arguments.places = places;
+    cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::largest_kernel<Tree, C, leaf_count<E>>, cuda::blocks_over(outputs), cuda::block_threads, arguments);
+  }
+};
 template <class D, class T, class E>
 void launch_max_pool_gradient(cuda_kernels, PoolPlan const& plan, E const& e, T const* gradients, T* result) {
-  using Tree = tree_of<E>;
-  using C = compute_t<T>;
-  cuda::LargestArguments<Tree, C, leaf_count<E>> arguments(lower<0>(e));
-  void* data[leaf_count<E> + 1];
-  collect_places(e, data);
-  for (int o = 1; o <= leaf_count<E>; ++o) arguments.data[o] = data[o];
-  arguments.plan = plan;
-  arguments.outputs = plan.planes * plan.y.axis.windows * plan.x.axis.windows;
-  Temporary<D> const places(static_cast<std::size_t>(arguments.outputs) * sizeof(int64_t));
-  arguments.places = static_cast<int64_t*>(places.get());
-  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::largest_kernel<Tree, C, leaf_count<E>>, cuda::blocks_over(arguments.outputs), cuda::block_threads, arguments);
-  launch_mean_pool_gradient<D, T>(cuda_kernels{}, plan, gradients, result, arguments.places);
+  LargestPlaces<D, T, E> const largest(plan, e);
+  launch_mean_pool_gradient<D, T>(cuda_kernels{}, plan, gradients, result, largest.places);
+}
+template <class D, class T>
+void launch_max_pool_pick(cuda_kernels, PoolPlan const& plan, Tensor<T, D> const& x, T const* from, T* result) {
+  LargestPlaces<D, T, Tensor<T, D>> const largest(plan, x);
+  cuda::PickArguments<T> const arguments{from, largest.places, result, plan.y.axis.windows * plan.x.axis.windows, plan.y.axis.extent * plan.x.axis.extent, largest.outputs};
+  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::pick_kernel<T>, cuda::blocks_over(largest.outputs), cuda::block_threads, arguments);
 }
 }  // namespace SITU_ABI_COMPILER
 }  // namespace detail
@@ -51502,6 +51566,8 @@ template <class D, class T, class E>
 void launch_max_pool_gradient(cuda_kernels, PoolPlan const&, E const&, T const*, T*) {
   static_assert(compiled_by_nvcc<E>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
 }
+template <class D, class T>
+void launch_max_pool_pick(cuda_kernels, PoolPlan const&, Tensor<T, D> const&, T const*, T*) {}
 template <class D, class T>
 void launch_mean_pool_gradient(cuda_kernels, PoolPlan const&, T const*, T*) {
   static_assert(compiled_by_nvcc<T>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
@@ -51538,7 +51604,42 @@ struct max_pool_gradient {
       else launch_max_pool_gradient<D, T>(kernels{}, plan, Tensor<T, D>(x).contiguous(), gradients, result);
     });
   }
+  template <class C, class D>
+  Lane<C, D> twice(Lane<C, D> const& g, Lane<C, D> const& x, Lane<C, D> const&) const;
 };
+/// A gradient on its way to the places of x's largest elements, and the other way round: what is picked from there.
+template <class T, class D>
+struct MaxPoolWayRule {
+  using twice = void;
+  max_pool_gradient of;
+  SavedConstant<T, D> x;
+  bool picks;
+  template <class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(way_back(g));
+  }
+  template <class Ix>
+  [[gnu::cold]] SITU_NOINLINE void operator()(Variable<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(record("MaxPool2d", way_back(g.value()), MaxPoolWayRule{of, x, !picks}, g));
+  }
+
+ private:
+  Tensor<T, D> way_back(Tensor<T, D> const& g) const {
+    Tensor<T, D> const values = x.tensor().contiguous();
+    if (picks) return of(g, values);
+    Shape shape = of.shape;
+    shape[shape.rank() - 2] = of.plan.y.axis.windows, shape[shape.rank() - 1] = of.plan.x.axis.windows;
+    auto result = Tensor<T, D>::uninitialized(shape, "max_pool2d");
+    Tensor<T, D> const from = g.contiguous();
+    if (result.size() > 0) launch_max_pool_pick<D, T>(typename device_traits<D>::kernels{}, of.plan, values, from.data(), result.data());
+    return result;
+  }
+};
+template <class C, class D>
+[[gnu::cold]] SITU_NOINLINE Lane<C, D> max_pool_gradient::twice(Lane<C, D> const& g, Lane<C, D> const& x, Lane<C, D> const&) const {
+  Tensor<C, D> const values = x.tensor();
+  return Lane<C, D>(record("MaxPool2d", (*this)(g.tensor(), values), MaxPoolWayRule<C, D>{*this, SavedConstant<C, D>(values), false}, g.variable()));
+}
 /// Every element of a window gets an equal share.
 struct mean_pool_gradient {
   PoolPlan plan;
@@ -61261,7 +61362,7 @@ class BatchPipeline {
     ::pthread_cond_init(&work_, &attributes);
     ::pthread_condattr_destroy(&attributes);
   }
-  [[gnu::cold]] ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
+  [[gnu::cold]] virtual ~BatchPipeline() { ::pthread_cond_destroy(&work_); }
 
   /// Makes a batch in a slot, and keeps what goes wrong there. Returns its bytes.
   virtual int64_t make(int slot, std::span<int64_t const> indices, int64_t epoch) noexcept = 0;
@@ -61525,7 +61626,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
     int64_t const most = plan.samples < plan.batch_size ? plan.samples : plan.batch_size;
     for (int k = 0; k < slot_count(); ++k) with_fields(slots_[k], [&](auto&... fields) { (fields.prepare(most, pin), ...); });
   }
-  [[gnu::cold]] ~LoaderCore() {
+  [[gnu::cold]] ~LoaderCore() override {
     stop();
     delete[] slots_;
   }

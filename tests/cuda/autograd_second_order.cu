@@ -2,7 +2,11 @@
 
 #include <cuda/compare.hpp>
 #include <situ/autograd/backward.hpp>
+#include <situ/autograd/batch_norm.hpp>
+#include <situ/autograd/conv2d.hpp>
+#include <situ/autograd/pool2d.hpp>
 #include <situ/autograd/reduce.hpp>
+#include <situ/nn/losses.hpp>
 
 using namespace situ;
 using situ_test::differs;
@@ -12,10 +16,10 @@ using Gpu = Cuda<0>;
 namespace {
 
 /// The Hessian of f at x, times v.
-template <class F, class D>
-Tensor<float, D> product(F const& f, Tensor<float, D> const& at, Tensor<float, D> const& v) {
-  Variable<float, D> x(at);
-  Variable<float, D> const g = grad(f(x), x, create_graph);
+template <class F, class T, class D>
+Tensor<T, D> product(F const& f, Tensor<T, D> const& at, Tensor<T, D> const& v) {
+  Variable<T, D> x(at);
+  Variable<T, D> const g = grad(f(x), x, create_graph);
   return grad(sum(g * v), x);
 }
 
@@ -29,6 +33,20 @@ TEST_CASE("Hessian-vector products are the same on a GPU as on the host") {
   CHECK(same([](auto const& e) { return mean(where(e > 0, e * e * e, exp(e))); }) == "");
   CHECK(same([](auto const& e) { return sum(logsumexp(e, 1)); }) == "");
   CHECK(same([](auto const& e) { return norm(e); }) == "");
+}
+
+TEST_CASE("Hessian-vector products of convolutional networks are the same on a GPU as on the host") {
+  Tensor<double> const a = numbers<double>({2, 2, 6, 5}), v = numbers<double>({2, 2, 6, 5}, 2), w = numbers<double>({3, 2, 2, 2}, 3);
+  Tensor<int64_t> const labels{2, 0};
+  auto const loss = [&](auto const& e) {
+    using D = device_of<decltype(e)>;
+    auto const h = conv2d(e, w.to(D{}), {.padding = 1});
+    auto const n = tanh(batch_norm(h, Tensor<double, D>(), Tensor<double, D>(), {.training = true}) + h);
+    auto const scores = sum(max_pool2d(n, {3, 2}, {.stride = 2}), {2, 3}) + sum(avg_pool2d(n, 2), {2, 3});
+    auto const wanted = zeros<double>({2, 3}, D{});
+    return cross_entropy(scores, labels.to(D{}), {.label_smoothing = 0.1}) + binary_cross_entropy_with_logits(scores, wanted) + sum(lgamma(square(scores) + 1)) * 0.1;
+  };
+  CHECK(differs(product(loss, Tensor<double, Gpu>(a), Tensor<double, Gpu>(v)), product(loss, a, v), 1e-9) == "");
 }
 
 TEST_CASE("reductions have the host's gradients on a GPU") {

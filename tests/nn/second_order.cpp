@@ -90,7 +90,7 @@ TEST_CASE("losses of pairs have second derivatives") {
   CHECK(grad(slope, zero).item(0) == doctest::Approx(0.25));
 }
 
-TEST_CASE("convolutions, means of windows and batch normalisation have second derivatives") {
+TEST_CASE("convolutions, poolings and batch normalisation have second derivatives") {
   V const x{waves({2, 4, 5, 4}, 0.1)}, w{waves({6, 2, 3, 2}, 0.4)}, b{waves({6}, 0.9)}, image{waves({4, 5, 4}, 0.2)};
   auto const convolve = [](auto const& i, auto const& k, auto const& bias) {
     return conv2d(i, k, {.bias = bias, .stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}, .groups = 2});
@@ -111,6 +111,16 @@ TEST_CASE("convolutions, means of windows and batch normalisation have second de
     check([&](auto const& v) { return means(tanh(v) * 2); }, x);
   }
   check([](auto const& v) { return adaptive_avg_pool2d(v, {3, 3}); }, x);
+  for (auto const& options : {pool2d_options{}, pool2d_options{.stride = {2, 1}, .padding = 1}, pool2d_options{.stride = 1, .padding = 1, .dilation = 2}}) {
+    auto const largest = [&](auto const& v) { return max_pool2d(v, {3, 2}, options); };
+    check(largest, x);
+    check([&](auto const& v) { return largest(tanh(v) * v); }, image);
+    auto const third = [&](V const& v) {
+      V const g = grad(sum(pow(largest(v), 4)), v, create_graph);
+      return sum(grad(sum(g * g), v, create_graph));
+    };
+    CHECK(gradcheck(third, image));
+  }
 
   Tensor<double> const mean = waves({4}, 1), var = Tensor<double>(waves({4}, 2) * 0.4 + 1);
   V const gamma{waves({4}, 0.5)}, beta{waves({4}, 0.6)};

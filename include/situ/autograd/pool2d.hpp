@@ -20,6 +20,8 @@ void launch_max_pool_gradient(cuda_kernels, PoolPlan const&, E const&, T const*,
   static_assert(compiled_by_nvcc<E>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
 }
 template <class D, class T>
+void launch_max_pool_pick(cuda_kernels, PoolPlan const&, Tensor<T, D> const&, T const*, T*) {}
+template <class D, class T>
 void launch_mean_pool_gradient(cuda_kernels, PoolPlan const&, T const*, T*) {
   static_assert(compiled_by_nvcc<T>, "situ: gradients_on_Cuda_need_nvcc: this file is not compiled by nvcc; name it .cu, or move the Variables to the host");
 }
@@ -55,7 +57,42 @@ struct max_pool_gradient {
       else launch_max_pool_gradient<D, T>(kernels{}, plan, Tensor<T, D>(x).contiguous(), gradients, result);
     });
   }
+  template <class C, class D>
+  Lane<C, D> twice(Lane<C, D> const& g, Lane<C, D> const& x, Lane<C, D> const&) const;
 };
+/// A gradient on its way to the places of x's largest elements, and the other way round: what is picked from there.
+template <class T, class D>
+struct MaxPoolWayRule {
+  using twice = void;
+  max_pool_gradient of;
+  SavedConstant<T, D> x;
+  bool picks;
+  template <class Ix>
+  void operator()(Tensor<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(way_back(g));
+  }
+  template <class Ix>
+  [[gnu::cold]] SITU_NOINLINE void operator()(Variable<T, D> const& g, Ix const& into) const {
+    if (into.needed()) into.add(record("MaxPool2d", way_back(g.value()), MaxPoolWayRule{of, x, !picks}, g));
+  }
+
+ private:
+  Tensor<T, D> way_back(Tensor<T, D> const& g) const {
+    Tensor<T, D> const values = x.tensor().contiguous();
+    if (picks) return of(g, values);
+    Shape shape = of.shape;
+    shape[shape.rank() - 2] = of.plan.y.axis.windows, shape[shape.rank() - 1] = of.plan.x.axis.windows;
+    auto result = Tensor<T, D>::uninitialized(shape, "max_pool2d");
+    Tensor<T, D> const from = g.contiguous();
+    if (result.size() > 0) launch_max_pool_pick<D, T>(typename device_traits<D>::kernels{}, of.plan, values, from.data(), result.data());
+    return result;
+  }
+};
+template <class C, class D>
+[[gnu::cold]] SITU_NOINLINE Lane<C, D> max_pool_gradient::twice(Lane<C, D> const& g, Lane<C, D> const& x, Lane<C, D> const&) const {
+  Tensor<C, D> const values = x.tensor();
+  return Lane<C, D>(record("MaxPool2d", (*this)(g.tensor(), values), MaxPoolWayRule<C, D>{*this, SavedConstant<C, D>(values), false}, g.variable()));
+}
 /// Every element of a window gets an equal share.
 struct mean_pool_gradient {
   PoolPlan plan;

@@ -212,6 +212,47 @@ struct PoolGatherBody {
   }
 };
 
+/// Where in its plane the largest element of window (i, j) is, the first of them or the last NaN; -1 for a window without elements: dilated ones may lie in
+/// the padding. `value(place)` gives an element.
+template <class F>
+int64_t place_of_largest(PoolPlan const& plan, int64_t i, int64_t j, F const& value) {
+  WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+  int64_t top, bottom, left, right;
+  plan.y.range(i, top, bottom);
+  plan.x.range(j, left, right);
+  int64_t place = -1;
+  decltype(value(int64_t{})) largest{};
+  for (int64_t row = top; row < bottom; row += y.dilation) {
+    for (int64_t column = left; column < right; column += x.dilation) {
+      int64_t const at = row * x.extent + column;
+      auto const here = value(at);
+      if (place >= 0 && !(here > largest) && !math::isnan(here)) continue;
+      largest = here, place = at;
+    }
+  }
+  return place;
+}
+
+/// Items are planes: of each window of x, what stands in `from` in the place of the largest element; 0 for windows without elements.
+template <class C>
+struct MaxPoolPickKernel {
+  PoolPlan plan;
+  C const *x, *from;  ///< [planes, height, width]
+  C* result;          ///< [planes, windows]
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const size = plan.y.axis.extent * plan.x.axis.extent;
+    C* to = result + first * plan.y.axis.windows * plan.x.axis.windows;
+    for (int64_t plane = first; plane < last; ++plane) {
+      for (int64_t i = 0; i < plan.y.axis.windows; ++i) {
+        for (int64_t j = 0; j < plan.x.axis.windows; ++j) {
+          int64_t const place = place_of_largest(plan, i, j, [&](int64_t at) { return x[plane * size + at]; });
+          *to++ = place < 0 ? C(0) : from[plane * size + place];
+        }
+      }
+    }
+  }
+};
+
 /// Items are planes. The places of the largest elements are found again.
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
@@ -289,26 +330,13 @@ struct MaxPoolGradientKernel {
   }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
-    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
-      int64_t top, bottom;
-      plan.y.range(i, top, bottom);
-      for (int64_t j = 0; j < x.windows; ++j) {
-        int64_t left, right;
-        plan.x.range(j, left, right);
-        int64_t place = top * x.extent + left;
-        C largest{};
-        bool any = false;
-        for (int64_t row = top; row < bottom; row += y.dilation) {
-          for (int64_t column = left; column < right; column += x.dilation) {
-            alignas(64) C one[64 / sizeof(C)];
-            int64_t const at = row * x.extent + column;
-            C const value = from ? from[at] : *read(one, offset + at, 1);
-            if (any && !(value > largest) && !math::isnan(value)) continue;
-            largest = value, place = at, any = true;
-          }
-        }
-        if (any) to[place] += static_cast<C>(g[j]);  // dilated windows may lie in the padding
+    for (int64_t i = 0; i < plan.y.axis.windows; ++i) {
+      for (int64_t j = 0; j < plan.x.axis.windows; ++j, ++g) {
+        int64_t const place = place_of_largest(plan, i, j, [&](int64_t at) {
+          alignas(64) C one[64 / sizeof(C)];
+          return from ? from[at] : *read(one, offset + at, 1);
+        });
+        if (place >= 0) to[place] += static_cast<C>(*g);
       }
     }
   }
@@ -408,6 +436,11 @@ void launch_max_pool_gradient(cpu_kernels, PoolPlan const& plan, E const& e, T c
   kernel.plan = plan, kernel.gradients = gradients, kernel.result = result;
   kernel.direct = std::is_same_v<tree_of<E>, Input<C, 0>>;
   device_traits<D>::launch(kernel, plan.planes, planes_at_once(plan));
+}
+/// What stands in the places of x's largest elements.
+template <class D, class C>
+void launch_max_pool_pick(cpu_kernels, PoolPlan const& plan, Tensor<C, D> const& x, C const* from, C* result) {
+  device_traits<D>::launch(cpu::MaxPoolPickKernel<C>{plan, x.data(), from, result}, plan.planes, planes_at_once(plan));
 }
 /// That of means.
 template <class D, class T, class C>

@@ -105,6 +105,24 @@ __global__ void __launch_bounds__(block_threads) pool_gradient_kernel(const __gr
   }
 }
 
+/// Of each window, what stands in the place that was found; 0 where none was.
+template <class T>
+struct PickArguments {
+  T const* from;  ///< [planes, extent]
+  int64_t const* places;
+  T* result;      ///< [planes, windows]
+  int64_t windows, extent, count;
+};
+template <class T>
+__global__ void __launch_bounds__(block_threads) pick_kernel(const __grid_constant__ PickArguments<T> p) {
+  int64_t const threads = static_cast<int64_t>(gridDim.x) * block_threads;
+#pragma unroll 1
+  for (int64_t window = static_cast<int64_t>(blockIdx.x) * block_threads + threadIdx.x; window < p.count; window += threads) {
+    int64_t const place = p.places[window];
+    p.result[window] = place < 0 ? T(0) : p.from[window / p.windows * p.extent + place];
+  }
+}
+
 inline dim3 blocks_over(int64_t count) {
   int64_t const blocks = (count + block_threads - 1) / block_threads;
   return dim3(static_cast<unsigned>(blocks < (1 << 30) ? blocks : 1 << 30));
@@ -120,20 +138,33 @@ void launch_mean_pool_gradient(cuda_kernels, PoolPlan const& plan, T const* grad
   cuda::PoolGradientArguments<T> const arguments{plan, gradients, places, count, result};
   cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::pool_gradient_kernel<T>, cuda::blocks_over(count), cuda::block_threads, arguments);
 }
+/// The places of the largest elements, while this lives.
+template <class D, class T, class E>
+struct LargestPlaces {
+  int64_t const outputs;
+  Temporary<D> const memory;
+  int64_t* const places = static_cast<int64_t*>(memory.get());
+  LargestPlaces(PoolPlan const& plan, E const& e) : outputs(plan.planes * plan.y.axis.windows * plan.x.axis.windows), memory(static_cast<std::size_t>(outputs) * sizeof(int64_t)) {
+    using Tree = tree_of<E>;
+    using C = compute_t<T>;
+    cuda::LargestArguments<Tree, C, leaf_count<E>> arguments(lower<0>(e));
+    void* data[leaf_count<E> + 1];
+    collect_places(e, data);
+    for (int o = 1; o <= leaf_count<E>; ++o) arguments.data[o] = data[o];
+    arguments.plan = plan, arguments.outputs = outputs, arguments.places = places;
+    cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::largest_kernel<Tree, C, leaf_count<E>>, cuda::blocks_over(outputs), cuda::block_threads, arguments);
+  }
+};
 template <class D, class T, class E>
 void launch_max_pool_gradient(cuda_kernels, PoolPlan const& plan, E const& e, T const* gradients, T* result) {
-  using Tree = tree_of<E>;
-  using C = compute_t<T>;
-  cuda::LargestArguments<Tree, C, leaf_count<E>> arguments(lower<0>(e));
-  void* data[leaf_count<E> + 1];
-  collect_places(e, data);
-  for (int o = 1; o <= leaf_count<E>; ++o) arguments.data[o] = data[o];
-  arguments.plan = plan;
-  arguments.outputs = plan.planes * plan.y.axis.windows * plan.x.axis.windows;
-  Temporary<D> const places(static_cast<std::size_t>(arguments.outputs) * sizeof(int64_t));
-  arguments.places = static_cast<int64_t*>(places.get());
-  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::largest_kernel<Tree, C, leaf_count<E>>, cuda::blocks_over(arguments.outputs), cuda::block_threads, arguments);
-  launch_mean_pool_gradient<D, T>(cuda_kernels{}, plan, gradients, result, arguments.places);
+  LargestPlaces<D, T, E> const largest(plan, e);
+  launch_mean_pool_gradient<D, T>(cuda_kernels{}, plan, gradients, result, largest.places);
+}
+template <class D, class T>
+void launch_max_pool_pick(cuda_kernels, PoolPlan const& plan, Tensor<T, D> const& x, T const* from, T* result) {
+  LargestPlaces<D, T, Tensor<T, D>> const largest(plan, x);
+  cuda::PickArguments<T> const arguments{from, largest.places, result, plan.y.axis.windows * plan.x.axis.windows, plan.y.axis.extent * plan.x.axis.extent, largest.outputs};
+  cuda::launch(device_traits<D>::ordinal, "pool2d", cuda::pick_kernel<T>, cuda::blocks_over(largest.outputs), cuda::block_threads, arguments);
 }
 }  // namespace SITU_ABI_COMPILER
 }  // namespace detail
