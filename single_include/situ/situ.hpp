@@ -2160,17 +2160,22 @@ SITU_PROCESS_STATE ThreadUse& thread_use() {
   return use;
 }
 
-// Where the C library has no such functions these are null.
-extern "C" {
-int situ_dladdr(void const*, Dl_info*) __asm__("dladdr") __attribute__((weak));
-void* situ_dlopen(char const*, int) __asm__("dlopen") __attribute__((weak));
-}
-/// Keeps the shared object with this code in memory, also when dlclose is called for it: the process has a pointer to the code.
-[[gnu::cold]] SITU_NOINLINE inline void stay_loaded(void const* code) noexcept {
+#if defined(__GLIBC__)
+#define SITU_HAS_LOADER __GLIBC_PREREQ(2, 34)  // before, it was in a library of its own, which is not asked for
+#elif defined(RTLD_NOLOAD) && defined(RTLD_NODELETE)
+#define SITU_HAS_LOADER 1
+#else
+#define SITU_HAS_LOADER 0
+#endif
+/// Keeps the shared object with this code in memory, also when dlclose is called for it: the process has a pointer to the code. The loader has a lock, under
+/// which it runs initialisers: not to be called under another one.
+[[gnu::cold]] SITU_NOINLINE inline void stay_loaded([[maybe_unused]] void const* code) noexcept {
+#if SITU_HAS_LOADER
   Dl_info object{};
-  if (&situ_dladdr == nullptr || &situ_dlopen == nullptr || situ_dladdr(code, &object) == 0 || object.dli_fname == nullptr) return;
-  (void)situ_dlopen(object.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  if (::dladdr(code, &object) != 0 && object.dli_fname) (void)::dlopen(object.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+#endif
 }
+#undef SITU_HAS_LOADER
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -3108,7 +3113,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};  ///< the last freed is the last
   int block_count = 0;
-  bool watches_forks = false;
+  int watches_forks = 0;  ///< 1 while its handlers are registered, 2 when they are
 
   Block take_out(int which) {
     Block const block = blocks[which];
@@ -3170,8 +3175,15 @@ inline void in_forked_child() noexcept {
   thread_use().alone |= thread_use().used_others;  // OpenMP's threads for this one are gone, and it would wait for them
   after_fork();
 }
+/// Handlers that take other locks, under which this one is taken, are registered behind: they come before. No lock is held.
 __attribute__((noinline, cold)) inline void watch_forks() noexcept {
-  if (!__atomic_exchange_n(&memory_state().watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  int& state = memory_state().watches_forks;
+  int none = 0;
+  if (__atomic_compare_exchange_n(&state, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+    __atomic_store_n(&state, 2, __ATOMIC_RELEASE);
+  }
+  for (int tries = 0; __atomic_load_n(&state, __ATOMIC_ACQUIRE) != 2 && tries < 1000; ++tries) ::sched_yield();
 }
 
 /// Ends with its thread.
@@ -6045,6 +6057,7 @@ struct State {
   int64_t operations = 0, fail_at = -1;
   uint64_t delays = 0;   ///< what the pauses of streams are drawn from; 0 for none
   bool at_exit = false;  ///< end_threads is registered
+  bool watches_forks = false;
   bool ended = false;    ///< the program is ending: what comes now runs at once, on the caller's thread
   Device* devices[max_devices] = {};
 };
@@ -6182,6 +6195,7 @@ struct Device {
   Queue* queues = &stream;   ///< all of them
   situ::emulated::counts counts{};
   IndexFault fault{};  ///< in ordinary memory, which the streams' threads reach
+  bool has_lost_work = false;  ///< in a child process
   uint64_t senders[max_devices / 64] = {};  ///< bit m: emulated:m has sent something to this one, so that its faults are this one's, too
 
   /// f(queue) for every stream. f may let go of the lock.
@@ -6216,11 +6230,8 @@ inline void end_threads() {
   }
 }
 
-// A child process has none of the threads: what was enqueued before has run, and they start again with the next job.
-inline void before_fork() noexcept {
-  ::pthread_mutex_lock(&state().mutex);
-  drain_all();
-}
+// A child process has none of the threads: they start again with the next job. What they had not done is lost there, and said to be.
+inline void before_fork() noexcept { ::pthread_mutex_lock(&state().mutex); }
 inline void after_fork() noexcept { ::pthread_mutex_unlock(&state().mutex); }
 inline void in_forked_child() noexcept {
   State& all = state();
@@ -6229,6 +6240,9 @@ inline void in_forked_child() noexcept {
   for (Device* device : all.devices) {
     if (!device) continue;
     device->for_each_queue([&](Queue& queue) {
+      device->has_lost_work |= queue.finished < queue.enqueued;
+      queue.first = queue.last = nullptr;
+      queue.finished = queue.enqueued;
       queue.running = queue.stopping = false;
       queue.work = fresh;
     });
@@ -6238,15 +6252,21 @@ inline void in_forked_child() noexcept {
 
 inline bool Queue::start() {
   State& all = state();
-  while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
-  if (running) return true;
-  if (all.ended) return false;
-  if (!all.at_exit) {
-    all.at_exit = std::atexit(&end_threads) == 0;
-    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  auto const settled = [&] {
+    while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
+    return running || all.ended;
+  };
+  if (!settled()) {
+    ::pthread_mutex_unlock(&all.mutex);
+    cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
+    cpu::watch_forks();
+    if (!__atomic_exchange_n(&all.watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+    ::pthread_mutex_lock(&all.mutex);
+    if (!settled()) {
+      if (!all.at_exit) all.at_exit = std::atexit(&end_threads) == 0;
+      running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
+    }
   }
-  cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
-  running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
   return running;
 }
 
@@ -6434,6 +6454,9 @@ inline void run_copy(Job* job) noexcept {
 
 /// Throws what a kernel wrote down, here or where something was sent from.
 inline void check(int ordinal, Device& device) {
+  if (SITU_UNLIKELY(device.has_lost_work)) {
+    throw Error(message({"emulated:", ordinal, ": work was under way when the process was forked, and is lost in the child; wait for it before: synchronize(Emulated<", ordinal, ">{})"}));
+  }
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
   for (int word = 0; word < max_devices / 64; ++word) {
     for (uint64_t left = device.senders[word]; left != 0; left &= left - 1) {
@@ -6728,6 +6751,7 @@ inline void configure(configuration const& asked = {}) {
     device->counts = {};
     device->fault = {};
     for (uint64_t& senders : device->senders) senders = 0;
+    device->has_lost_work = false;
   }
   all.device_count = asked.devices;
   all.memory = asked.memory;
@@ -7883,6 +7907,7 @@ struct device_traits<Pinned> {
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
 #include <sched.h>
 
 
@@ -7991,6 +8016,7 @@ struct ProfileStore {
   ProfileEvent* events = nullptr;
   int64_t count = 0, room = 0;
   int threads = 0;
+  bool watches_forks = false;
 
   /// The event of a mark, while it is here. The lock is held.
   ProfileEvent* find(Mark mark) {
@@ -8001,6 +8027,16 @@ struct ProfileStore {
 SITU_PROCESS_STATE ProfileStore& profile_store() {
   static constinit ProfileStore store;
   return store;
+}
+/// A child of fork goes on with the profile.
+inline void watch_forks(ProfileStore& store) noexcept {
+  cpu::watch_forks();
+  if (__atomic_exchange_n(&store.watches_forks, true, __ATOMIC_RELAXED)) return;
+  ::pthread_atfork(
+      [] {
+        while (__atomic_exchange_n(&profile_store().lock, 1, __ATOMIC_ACQUIRE)) ::sched_yield();
+      },
+      [] { __atomic_store_n(&profile_store().lock, 0, __ATOMIC_RELEASE); }, [] { __atomic_store_n(&profile_store().lock, 0, __ATOMIC_RELEASE); });
 }
 SITU_PROCESS_STATE int& profile_thread() {
   static thread_local constinit int number = 0;
@@ -8127,10 +8163,11 @@ class basic_profile {
     detail::ProfileStore& store = detail::profile_store();
     detail::Observers& observers = detail::observers_state();
     (void)detail::read_environment();
+    detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
+    detail::watch_forks(store);
     detail::SpinLock const guard(store.lock);
     if (store.running++ == 0) {
       if (!observers.begin) {  // for all that come, while other threads read them
-        detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
         observers.start = &detail::profile_start;
         observers.end = &detail::profile_end;
         observers.cancel = &detail::profile_cancel;
@@ -8714,14 +8751,12 @@ class BasicTransferLog : detail::OpenTransferLog {
   BasicTransferLog() {
     add = [](detail::OpenTransferLog& log, detail::Happening const& what) noexcept { static_cast<BasicTransferLog&>(log).count(what); };
     (void)detail::read_environment();
+    detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
     detail::TransferLogs& logs = detail::transfer_logs_state();
     detail::SpinLock const guard(logs.lock);
     next = logs.first;
     logs.first = this;
-    if (!detail::observers_state().log_transfer) {
-      detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
-      detail::observers_state().log_transfer = &detail::log_transfer;
-    }
+    if (!detail::observers_state().log_transfer) detail::observers_state().log_transfer = &detail::log_transfer;
     __atomic_fetch_or(&detail::observers_state().active, static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELEASE);
   }
   BasicTransferLog(BasicTransferLog const&) = delete;
@@ -56541,14 +56576,14 @@ struct LabelLoss {
     check_unchanged(labels.storage_head(), version, labels.shape());
     L const scores = L::of(x.variable()), zero(C(0)), one(C(1));
     int const axis = scores.rank() == 1 ? 0 : 1;
-    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false));
+    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false)), of_all = gradient_of_row;
     if constexpr (!Logarithms) {
-      L const p = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
+      L const p = of_all = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
       L const e = p * exp(select(p == zero, zero, scores - L(scores.tensor()))), total = e.summed(1u << axis);
       gradient_of_row = gradient_of_row - e / select(total == zero, one, total) * gradient_of_row.summed(1u << axis);
     }
     if (how == reduction::none) slope = slope.unsqueeze(axis);
-    else slope = slope / L(Tensor<C, D>(sums).select(0, sums.size() - 1));
+    else slope = slope / select(of_all.summed(all_axes(scores.shape())).reshape({}) == zero, one, L(Tensor<C, D>(sums).select(0, sums.size() - 1)));
     add_lane<G>(gradient_of_row * slope, scores.shape(), into);
   }
 
@@ -56873,7 +56908,12 @@ struct smooth_l1 {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& beta, X const&, X& dx, X& dy) {
     X const d = x - y;
-    dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    if constexpr (recording_lanes<X>) {  // 1 / 0 is no slope of what is not chosen
+      X const zero(0), one(1);
+      dx = select(math::abs(d) < beta, X(d / select(beta > zero, beta, one)), sign_of(d));
+    } else {
+      dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    }
     dy = -dx;
   }
 };
@@ -61709,7 +61749,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   else if (options.workers == 0) plan.ahead = plan.most_ahead = is_asynchronous ? 1 : 0;
   else plan.ahead = options.workers < (1 << 20) ? 2 * options.workers : 1 << 21, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
   int64_t batches = samples / plan.batch_size + 1;  // more than these are never ahead
-  if (batches > 1 << 30) batches = 1 << 30;
+  if (batches > 1 << 16) batches = 1 << 16;
   if (batches < plan.most_ahead) plan.most_ahead = static_cast<int>(batches);
   if (batches < plan.ahead) plan.ahead = static_cast<int>(batches);
   return plan;

@@ -11,6 +11,7 @@
 #include <situ/ops/matmul.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/tensor.hpp>
+#include <support/compare.hpp>
 
 using namespace situ;
 
@@ -74,6 +75,20 @@ TEST_CASE("a child of a program whose kernels ran on several threads computes on
   CHECK(sum(matmul(a, a)).item() == 27000000);
 }
 
+TEST_CASE("a child and its parent go on with a profile") {
+  profile p;
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) (void)eval(ones({4}) * 2);
+  });
+  int wrong = 0;
+  for (int k = 0; k < 30 && wrong == 0; ++k) wrong += !holds_in_a_child([] { return eval(ones({4}) * 2).item(3) == 2; });
+  stop = true;
+  busy.join();
+  p.stop();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("streams of emulated devices go on in a child and in its parent") {
   using D = Emulated<0>;
   Tensor<float, D> const x = ones({1000}).to(D{});
@@ -83,10 +98,42 @@ TEST_CASE("streams of emulated devices go on in a child and in its parent") {
     StreamGuard const guard(side);
     return Tensor<float, D>(y + 1);
   }();
+  side.synchronize();
+  synchronize(D{});
   CHECK(holds_in_a_child([&] {
     Stream<D> const other;
     StreamGuard const guard(other);
     return sum(y).item() == 2000 && sum(z + y).item() == 5000;
   }));
   CHECK(sum(z * y).item() == 6000);
+}
+
+TEST_CASE("what a stream is held up by does not hold up fork, and is lost in the child, which says so") {
+  using D = Emulated<0>;
+  Tensor<float, D> const x = ones({1000}).to(D{});
+  Stream<D> const side;
+  std::atomic<bool> open{false};
+  enqueue(side, [&] {
+    while (!open) ::usleep(100);
+  });
+  Tensor<float, D> const y = [&] {
+    StreamGuard const guard(side);
+    return Tensor<float, D>(x * 2);
+  }();
+  CHECK(holds_in_a_child([&] {
+    return situ_test::thrown<Error>([&] { (void)y.item(0); }, "emulated:0: work was under way when the process was forked, and is lost in the child; wait for it before: synchronize(Emulated<0>{})") == "";
+  }));
+  open = true;
+  CHECK(y.item(0) == 2);
+}
+
+TEST_CASE("a job that allocates is under way during fork") {
+  Stream<Emulated<0>> const side;
+  for (int k = 0; k < 20; ++k) {
+    enqueue(side, [] {
+      for (int round = 0; round < 20; ++round) (void)empty({100000});
+    });
+    CHECK(holds_in_a_child([] { return ones({100000}).item(5) == 1; }));
+  }
+  side.synchronize();
 }

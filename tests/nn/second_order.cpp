@@ -70,6 +70,17 @@ TEST_CASE("losses of labels and of probabilities have second derivatives") {
   CHECK(second.value()(0, 1) == 0);
   CHECK(third(0, 1) == 0);
   CHECK(third(0, 0) != 0);
+  // Labels that are all ignored: the mean is NaN, and its gradients are 0.
+  Tensor<int64_t> const ignored{-100, -100, -100};
+  auto const none_counts = [&](auto const& loss) {
+    V const slope = grad(loss, x, create_graph);
+    CHECK(equal(slope.value(), zeros<double>({3, 4})));
+    CHECK(equal(grad(sum(slope * slope), x), zeros<double>({3, 4})));
+  };
+  none_counts(cross_entropy(x, ignored));
+  none_counts(cross_entropy(x, ignored, {.label_smoothing = 0.1}));
+  V const slope_of_nll = grad(nll_loss(x, ignored), x, create_graph);
+  CHECK(equal(slope_of_nll.value(), zeros<double>({3, 4})));
 }
 
 TEST_CASE("losses of pairs have second derivatives") {
@@ -84,6 +95,9 @@ TEST_CASE("losses of pairs have second derivatives") {
     check([&](auto const& a, auto const& b) { return V(kl_div(a, b, {.reduction = how})); }, x, y);
     check([&](auto const& a, auto const& b) { return V(kl_div(a, b, {.reduction = how, .log_target = true})); }, x, y);
   }
+  // With beta 0 nothing is a parabola.
+  V const slope_of_l1 = grad(smooth_l1_loss(x, y.value(), {.reduction = reduction::sum, .beta = 0}), x, create_graph);
+  CHECK(equal(grad(sum(slope_of_l1 * slope_of_l1), x), zeros<double>({3, 4})));
   // The second derivative of a logarithm of a sigmoid at 0 is that of everywhere else: -1/4.
   V const zero{Tensor<double>{0}};
   V const slope = grad(binary_cross_entropy_with_logits(zero, Tensor<double>{1}), zero, create_graph);

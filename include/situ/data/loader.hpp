@@ -134,7 +134,7 @@ class LoaderCore<X, D, FieldTypes<Ts...>> final : public BatchPipeline {
   else if (options.workers == 0) plan.ahead = plan.most_ahead = is_asynchronous ? 1 : 0;
   else plan.ahead = options.workers < (1 << 20) ? 2 * options.workers : 1 << 21, plan.most_ahead = plan.ahead < 16 ? 16 : plan.ahead;
   int64_t batches = samples / plan.batch_size + 1;  // more than these are never ahead
-  if (batches > 1 << 30) batches = 1 << 30;
+  if (batches > 1 << 16) batches = 1 << 16;
   if (batches < plan.most_ahead) plan.most_ahead = static_cast<int>(batches);
   if (batches < plan.ahead) plan.ahead = static_cast<int>(batches);
   return plan;

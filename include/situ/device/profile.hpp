@@ -18,12 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <situ/core/error.hpp>
 #include <situ/device/any.hpp>
 #include <situ/device/cpu/memory.hpp>
-#include <situ/device/cpu/system.hpp>
 #include <situ/device/observe.hpp>
 #include <situ/device/report.hpp>
 
@@ -51,6 +51,7 @@ struct ProfileStore {
   ProfileEvent* events = nullptr;
   int64_t count = 0, room = 0;
   int threads = 0;
+  bool watches_forks = false;
 
   /// The event of a mark, while it is here. The lock is held.
   ProfileEvent* find(Mark mark) {
@@ -61,6 +62,16 @@ struct ProfileStore {
 SITU_PROCESS_STATE ProfileStore& profile_store() {
   static constinit ProfileStore store;
   return store;
+}
+/// A child of fork goes on with the profile.
+inline void watch_forks(ProfileStore& store) noexcept {
+  cpu::watch_forks();
+  if (__atomic_exchange_n(&store.watches_forks, true, __ATOMIC_RELAXED)) return;
+  ::pthread_atfork(
+      [] {
+        while (__atomic_exchange_n(&profile_store().lock, 1, __ATOMIC_ACQUIRE)) ::sched_yield();
+      },
+      [] { __atomic_store_n(&profile_store().lock, 0, __ATOMIC_RELEASE); }, [] { __atomic_store_n(&profile_store().lock, 0, __ATOMIC_RELEASE); });
 }
 SITU_PROCESS_STATE int& profile_thread() {
   static thread_local constinit int number = 0;
@@ -187,10 +198,11 @@ class basic_profile {
     detail::ProfileStore& store = detail::profile_store();
     detail::Observers& observers = detail::observers_state();
     (void)detail::read_environment();
+    detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
+    detail::watch_forks(store);
     detail::SpinLock const guard(store.lock);
     if (store.running++ == 0) {
       if (!observers.begin) {  // for all that come, while other threads read them
-        detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::profile_begin));
         observers.start = &detail::profile_start;
         observers.end = &detail::profile_end;
         observers.cancel = &detail::profile_cancel;

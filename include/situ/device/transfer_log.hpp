@@ -66,14 +66,12 @@ class BasicTransferLog : detail::OpenTransferLog {
   BasicTransferLog() {
     add = [](detail::OpenTransferLog& log, detail::Happening const& what) noexcept { static_cast<BasicTransferLog&>(log).count(what); };
     (void)detail::read_environment();
+    detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
     detail::TransferLogs& logs = detail::transfer_logs_state();
     detail::SpinLock const guard(logs.lock);
     next = logs.first;
     logs.first = this;
-    if (!detail::observers_state().log_transfer) {
-      detail::cpu::stay_loaded(reinterpret_cast<void const*>(&detail::log_transfer));
-      detail::observers_state().log_transfer = &detail::log_transfer;
-    }
+    if (!detail::observers_state().log_transfer) detail::observers_state().log_transfer = &detail::log_transfer;
     __atomic_fetch_or(&detail::observers_state().active, static_cast<unsigned>(detail::transfer_logs), __ATOMIC_RELEASE);
   }
   BasicTransferLog(BasicTransferLog const&) = delete;

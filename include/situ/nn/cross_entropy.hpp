@@ -225,14 +225,14 @@ struct LabelLoss {
     check_unchanged(labels.storage_head(), version, labels.shape());
     L const scores = L::of(x.variable()), zero(C(0)), one(C(1));
     int const axis = scores.rank() == 1 ? 0 : 1;
-    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false));
+    L slope = lane_of<C>(g), gradient_of_row = lane_of<C>(part(false)), of_all = gradient_of_row;
     if constexpr (!Logarithms) {
-      L const p = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
+      L const p = of_all = lane_of<C>(part(true));  // 0 where scores are -inf, and in rows without a part
       L const e = p * exp(select(p == zero, zero, scores - L(scores.tensor()))), total = e.summed(1u << axis);
       gradient_of_row = gradient_of_row - e / select(total == zero, one, total) * gradient_of_row.summed(1u << axis);
     }
     if (how == reduction::none) slope = slope.unsqueeze(axis);
-    else slope = slope / L(Tensor<C, D>(sums).select(0, sums.size() - 1));
+    else slope = slope / select(of_all.summed(all_axes(scores.shape())).reshape({}) == zero, one, L(Tensor<C, D>(sums).select(0, sums.size() - 1)));
     add_lane<G>(gradient_of_row * slope, scores.shape(), into);
   }
 

@@ -87,7 +87,12 @@ struct smooth_l1 {
   template <class X>
   SITU_HOST_DEVICE SITU_INLINE static void slopes(X const& x, X const& y, X const& beta, X const&, X& dx, X& dy) {
     X const d = x - y;
-    dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    if constexpr (recording_lanes<X>) {  // 1 / 0 is no slope of what is not chosen
+      X const zero(0), one(1);
+      dx = select(math::abs(d) < beta, X(d / select(beta > zero, beta, one)), sign_of(d));
+    } else {
+      dx = select(math::abs(d) < beta, X(d / beta), sign_of(d));
+    }
     dy = -dx;
   }
 };

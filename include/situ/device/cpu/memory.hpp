@@ -67,7 +67,7 @@ struct MemoryState {
     std::size_t bytes;
   } blocks[kept_blocks] = {};  ///< the last freed is the last
   int block_count = 0;
-  bool watches_forks = false;
+  int watches_forks = 0;  ///< 1 while its handlers are registered, 2 when they are
 
   Block take_out(int which) {
     Block const block = blocks[which];
@@ -129,8 +129,15 @@ inline void in_forked_child() noexcept {
   thread_use().alone |= thread_use().used_others;  // OpenMP's threads for this one are gone, and it would wait for them
   after_fork();
 }
+/// Handlers that take other locks, under which this one is taken, are registered behind: they come before. No lock is held.
 __attribute__((noinline, cold)) inline void watch_forks() noexcept {
-  if (!__atomic_exchange_n(&memory_state().watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  int& state = memory_state().watches_forks;
+  int none = 0;
+  if (__atomic_compare_exchange_n(&state, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+    __atomic_store_n(&state, 2, __ATOMIC_RELEASE);
+  }
+  for (int tries = 0; __atomic_load_n(&state, __ATOMIC_ACQUIRE) != 2 && tries < 1000; ++tries) ::sched_yield();
 }
 
 /// Ends with its thread.

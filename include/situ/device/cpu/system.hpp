@@ -32,17 +32,22 @@ SITU_PROCESS_STATE ThreadUse& thread_use() {
   return use;
 }
 
-// Where the C library has no such functions these are null.
-extern "C" {
-int situ_dladdr(void const*, Dl_info*) __asm__("dladdr") __attribute__((weak));
-void* situ_dlopen(char const*, int) __asm__("dlopen") __attribute__((weak));
-}
-/// Keeps the shared object with this code in memory, also when dlclose is called for it: the process has a pointer to the code.
-[[gnu::cold]] SITU_NOINLINE inline void stay_loaded(void const* code) noexcept {
+#if defined(__GLIBC__)
+#define SITU_HAS_LOADER __GLIBC_PREREQ(2, 34)  // before, it was in a library of its own, which is not asked for
+#elif defined(RTLD_NOLOAD) && defined(RTLD_NODELETE)
+#define SITU_HAS_LOADER 1
+#else
+#define SITU_HAS_LOADER 0
+#endif
+/// Keeps the shared object with this code in memory, also when dlclose is called for it: the process has a pointer to the code. The loader has a lock, under
+/// which it runs initialisers: not to be called under another one.
+[[gnu::cold]] SITU_NOINLINE inline void stay_loaded([[maybe_unused]] void const* code) noexcept {
+#if SITU_HAS_LOADER
   Dl_info object{};
-  if (&situ_dladdr == nullptr || &situ_dlopen == nullptr || situ_dladdr(code, &object) == 0 || object.dli_fname == nullptr) return;
-  (void)situ_dlopen(object.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  if (::dladdr(code, &object) != 0 && object.dli_fname) (void)::dlopen(object.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+#endif
 }
+#undef SITU_HAS_LOADER
 
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

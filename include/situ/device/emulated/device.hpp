@@ -217,6 +217,7 @@ inline void configure(configuration const& asked = {}) {
     device->counts = {};
     device->fault = {};
     for (uint64_t& senders : device->senders) senders = 0;
+    device->has_lost_work = false;
   }
   all.device_count = asked.devices;
   all.memory = asked.memory;

@@ -192,6 +192,9 @@ inline void run_copy(Job* job) noexcept {
 
 /// Throws what a kernel wrote down, here or where something was sent from.
 inline void check(int ordinal, Device& device) {
+  if (SITU_UNLIKELY(device.has_lost_work)) {
+    throw Error(message({"emulated:", ordinal, ": work was under way when the process was forked, and is lost in the child; wait for it before: synchronize(Emulated<", ordinal, ">{})"}));
+  }
   throw_fault(device.fault, [ordinal] { return message({"emulated:", ordinal}); });
   for (int word = 0; word < max_devices / 64; ++word) {
     for (uint64_t left = device.senders[word]; left != 0; left &= left - 1) {

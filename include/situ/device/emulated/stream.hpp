@@ -10,7 +10,7 @@
 #include <pthread.h>
 
 #include <situ/core/scalar.hpp>
-#include <situ/device/cpu/system.hpp>
+#include <situ/device/cpu/memory.hpp>
 #include <situ/device/emulated/memory.hpp>
 #include <situ/device/fault.hpp>
 #include <situ/device/order.hpp>
@@ -63,6 +63,7 @@ struct State {
   int64_t operations = 0, fail_at = -1;
   uint64_t delays = 0;   ///< what the pauses of streams are drawn from; 0 for none
   bool at_exit = false;  ///< end_threads is registered
+  bool watches_forks = false;
   bool ended = false;    ///< the program is ending: what comes now runs at once, on the caller's thread
   Device* devices[max_devices] = {};
 };
@@ -200,6 +201,7 @@ struct Device {
   Queue* queues = &stream;   ///< all of them
   situ::emulated::counts counts{};
   IndexFault fault{};  ///< in ordinary memory, which the streams' threads reach
+  bool has_lost_work = false;  ///< in a child process
   uint64_t senders[max_devices / 64] = {};  ///< bit m: emulated:m has sent something to this one, so that its faults are this one's, too
 
   /// f(queue) for every stream. f may let go of the lock.
@@ -234,11 +236,8 @@ inline void end_threads() {
   }
 }
 
-// A child process has none of the threads: what was enqueued before has run, and they start again with the next job.
-inline void before_fork() noexcept {
-  ::pthread_mutex_lock(&state().mutex);
-  drain_all();
-}
+// A child process has none of the threads: they start again with the next job. What they had not done is lost there, and said to be.
+inline void before_fork() noexcept { ::pthread_mutex_lock(&state().mutex); }
 inline void after_fork() noexcept { ::pthread_mutex_unlock(&state().mutex); }
 inline void in_forked_child() noexcept {
   State& all = state();
@@ -247,6 +246,9 @@ inline void in_forked_child() noexcept {
   for (Device* device : all.devices) {
     if (!device) continue;
     device->for_each_queue([&](Queue& queue) {
+      device->has_lost_work |= queue.finished < queue.enqueued;
+      queue.first = queue.last = nullptr;
+      queue.finished = queue.enqueued;
       queue.running = queue.stopping = false;
       queue.work = fresh;
     });
@@ -256,15 +258,21 @@ inline void in_forked_child() noexcept {
 
 inline bool Queue::start() {
   State& all = state();
-  while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
-  if (running) return true;
-  if (all.ended) return false;
-  if (!all.at_exit) {
-    all.at_exit = std::atexit(&end_threads) == 0;
-    ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+  auto const settled = [&] {
+    while (stopping) ::pthread_cond_wait(&all.progress, &all.mutex);
+    return running || all.ended;
+  };
+  if (!settled()) {
+    ::pthread_mutex_unlock(&all.mutex);
+    cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
+    cpu::watch_forks();
+    if (!__atomic_exchange_n(&all.watches_forks, true, __ATOMIC_RELAXED)) ::pthread_atfork(&before_fork, &after_fork, &in_forked_child);
+    ::pthread_mutex_lock(&all.mutex);
+    if (!settled()) {
+      if (!all.at_exit) all.at_exit = std::atexit(&end_threads) == 0;
+      running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
+    }
   }
-  cpu::stay_loaded(reinterpret_cast<void const*>(&run_jobs));
-  running = ::pthread_create(&thread, nullptr, &run_jobs, this) == 0;
   return running;
 }
 
