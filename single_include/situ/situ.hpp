@@ -24471,12 +24471,15 @@ struct ReduceSpace {
     return strip;
   }
 
-  /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`.
-  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows) const {
+  /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`. Rows of up to
+  /// `short_rows` elements are reduced side by side, also where those of each lie together: a row by itself takes as long as one of several packs.
+  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows) const {
     ReducePlan plan{};
     plan.strip_columns = strip_columns;
     int const last_kept = kept - 1, last_reduced = rank - 1;
-    if (kept > 0 && kept < rank && sizes[last_kept] >= 8) {
+    if (kept > 0 && kept == rank) {
+      plan.by_strips = count == 1 && sizes[last_kept] >= 8;  // axes of one element alone
+    } else if (kept > 0 && sizes[last_kept] >= 8) {
       int votes = 0;
       for (int o = 1; o < operands; ++o) {
         if (element_sizes[o] == 0) continue;
@@ -24486,7 +24489,7 @@ struct ReduceSpace {
         else if (a != 0) votes += a == 1 ? 1 : 0;
         else if (b != 0) votes -= b == 1 ? 1 : 0;
       }
-      plan.by_strips = votes > 0;
+      plan.by_strips = votes > 0 || (count <= short_rows && sizes[last_kept] >= 64);
     }
     if (plan.by_strips) {
       plan.columns = sizes[last_kept];
@@ -25099,7 +25102,7 @@ struct CentredKernel {
 
   explicit CentredKernel(P const& p) : program(p) { bind_tree<E>(bound, program.tree); }
   ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows); }
+  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E))); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
   void operator()(int64_t first, int64_t last) const {
@@ -26064,7 +26067,8 @@ struct ReduceKernel {
   static constexpr bool selects = indexed || requires { R::extremum; };
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
-    plan = space.plan(grain, strip_columns, 2 * block_rows());
+    int64_t const short_rows = indexed ? 32 : bound.count % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
+    plan = space.plan(grain, strip_columns, 2 * block_rows(), short_rows);
     ahead = selects && space.is_beyond_caches() ? asked_ahead() : short(0);
   }
 

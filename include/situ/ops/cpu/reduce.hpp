@@ -165,7 +165,8 @@ struct ReduceKernel {
   static constexpr bool selects = indexed || requires { R::extremum; };
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
-    plan = space.plan(grain, strip_columns, 2 * block_rows());
+    int64_t const short_rows = indexed ? 32 : bound.count % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
+    plan = space.plan(grain, strip_columns, 2 * block_rows(), short_rows);
     ahead = selects && space.is_beyond_caches() ? asked_ahead() : short(0);
   }
 

@@ -352,7 +352,7 @@ struct CentredKernel {
 
   explicit CentredKernel(P const& p) : program(p) { bind_tree<E>(bound, program.tree); }
   ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows); }
+  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E))); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
   void operator()(int64_t first, int64_t last) const {

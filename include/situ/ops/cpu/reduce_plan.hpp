@@ -97,12 +97,15 @@ struct ReduceSpace {
     return strip;
   }
 
-  /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`.
-  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows) const {
+  /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`. Rows of up to
+  /// `short_rows` elements are reduced side by side, also where those of each lie together: a row by itself takes as long as one of several packs.
+  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows) const {
     ReducePlan plan{};
     plan.strip_columns = strip_columns;
     int const last_kept = kept - 1, last_reduced = rank - 1;
-    if (kept > 0 && kept < rank && sizes[last_kept] >= 8) {
+    if (kept > 0 && kept == rank) {
+      plan.by_strips = count == 1 && sizes[last_kept] >= 8;  // axes of one element alone
+    } else if (kept > 0 && sizes[last_kept] >= 8) {
       int votes = 0;
       for (int o = 1; o < operands; ++o) {
         if (element_sizes[o] == 0) continue;
@@ -112,7 +115,7 @@ struct ReduceSpace {
         else if (a != 0) votes += a == 1 ? 1 : 0;
         else if (b != 0) votes -= b == 1 ? 1 : 0;
       }
-      plan.by_strips = votes > 0;
+      plan.by_strips = votes > 0 || (count <= short_rows && sizes[last_kept] >= 64);
     }
     if (plan.by_strips) {
       plan.columns = sizes[last_kept];
