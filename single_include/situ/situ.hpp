@@ -15900,6 +15900,28 @@ SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<doub
   return {limited - n, n};
 }
 
+/// Whether a number is one of the exponents 1, 2, 3, 4, -1 and 1/2, whose powers are products, a quotient or a root. Most others are told by one look: few
+/// digits stand behind the points of these.
+template <class T>
+SITU_INLINE bool is_simple(T n) {
+  using Bits = situ::detail::unsigned_of_size<T>;
+  if (SITU_LIKELY((situ::detail::bits_to<Bits>(n) & ((Bits(1) << (std::numeric_limits<T>::digits - 2)) - 1)) != 0)) return false;
+  return n == T(2) || n == T(1) || n == T(3) || n == T(4) || n == T(-1) || n == T(0.5);
+}
+/// The power of all lanes to such a one; at most two roundings behind each other are in it.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> simple_power(pack<T, N, Isa> const& x, T n) {
+  using P = pack<T, N, Isa>;
+  if (n == T(1)) return x;
+  if (n == T(-1)) return P(T(1)) / x;
+  if (n == T(0.5)) {
+    P const infinity(std::numeric_limits<T>::infinity());
+    return select(x == -infinity, infinity, math::sqrt(x) + P(T(0)));  // of -0 it is 0
+  }
+  P const square = x * x;
+  return n == T(2) ? square : n == T(3) ? square * x : square * square;
+}
+
 }  // namespace detail
 
 /// xʸ.
@@ -15907,11 +15929,13 @@ SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<doub
 ///     2^(y log2 x), the logarithm and its product with y in double
 ///
 /// Special   as C99: pow(x, ±0) = 1, pow(1, y) = 1, a negative x with a whole y has its sign, with another y is NaN.
-/// Cost      lanes where x is not positive and normal, or y is 0, infinite or NaN, go through libm.
+/// Cost      where all of a pack's lanes have one of the exponents 1, 2, 3, 4, -1 and 1/2, a product, quotient or root. Elsewhere lanes where x is not positive
+///           and normal, or y is 0, infinite or NaN, go through libm.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N, Isa> const& y) {
   using P = pack<float, N, Isa>;
   using Ix = pack<int32_t, N, Isa>;
+  if (SITU_UNLIKELY(detail::is_simple(y[0])) && !detail::any(y != P(y[0]))) return detail::simple_power(x, y[0]);
   // x = 2^e m with m in [0.707, 1.414].
   Ix const bits = bitcast<int32_t>(x);
   Ix const from = bits - Ix(0x3f3504f3);
@@ -15944,6 +15968,8 @@ SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N,
 
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
+  using P = pack<double, N, Isa>;
+  if (SITU_UNLIKELY(detail::is_simple(y[0])) && !detail::any(y != P(y[0]))) return detail::simple_power(x, y[0]);
   return detail::every_lane<detail::scalar_pow>(x, y);
 }
 
@@ -16351,6 +16377,7 @@ SITU_HOST_DEVICE constexpr T integer_power(T base, T exponent) {
 }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> integer_power(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  if (b[0] == T(2) && !math::detail::any(b != pack<T, N, Isa>(T(2)))) return a * a;
   return each_lane([](T x, T n) { return integer_power(x, n); }, a, b);
 }
 

@@ -74,3 +74,36 @@ TEST_CASE("truth values of operands of different sizes are compared and combined
   CHECK(eval(p ^ r).to_vector() == Bools{true, false, true, true, false});
   CHECK(eval(where(q, p, r)).to_vector() == Bools{true, true, false, true, false});
 }
+
+TEST_CASE_TEMPLATE("powers to one small exponent are those of libm, for numbers of every size and sign", T, float, double) {
+  T const inf = std::numeric_limits<T>::infinity();
+  std::vector<T> numbers{T(0), T(-0.0), T(1), T(-1), inf, -inf, std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest(),
+                         std::numeric_limits<T>::min(), std::numeric_limits<T>::denorm_min(), -std::numeric_limits<T>::denorm_min()};
+  for (int k = 0; k < 3000; ++k) {  // from 2^-300, or from 2^-149, up to where powers are infinite
+    numbers.push_back(std::ldexp(static_cast<T>(1 + (k * 7919 % 1000) / T(1000)) * (k % 2 ? T(-1) : T(1)), k % 600 - 300));
+  }
+  Tensor<T> x = zeros<T>({static_cast<int64_t>(numbers.size())});
+  std::copy(numbers.begin(), numbers.end(), x.data());
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (double n : {2.0, 1.0, 3.0, 4.0, -1.0, 0.5, 0.0, -2.0, 5.0, 8.0, 2.5}) {
+      Tensor<T> const by_number = pow(x, static_cast<T>(n)), by_tensor = pow(x, full<T>(x.shape(), static_cast<T>(n)));
+      int wrong = 0;
+      for (std::size_t k = 0; k < numbers.size(); ++k) {
+        T const expected = std::pow(numbers[k], static_cast<T>(n));
+        for (T found : {by_number.data()[k], by_tensor.data()[k]}) {
+          bool const same = std::isnan(expected) ? std::isnan(found) : found == expected && std::signbit(found) == std::signbit(expected);
+          wrong += !same && !(std::isfinite(expected) && std::fabs(found - expected) <= 2 * (std::nextafter(std::fabs(expected), inf) - std::fabs(expected)));
+        }
+      }
+      CAPTURE(n);
+      CHECK(wrong == 0);
+    }
+  });
+  // Exponents that differ from lane to lane, of which the first is a small one.
+  Tensor<T> exponents = full<T>({64}, T(2)), bases = full<T>({64}, T(3));
+  exponents(5) = 3, exponents(40) = -1;
+  Tensor<T> const mixed = pow(bases, exponents);
+  CHECK(mixed(0) == doctest::Approx(9));
+  CHECK(mixed(5) == doctest::Approx(27));
+  CHECK(mixed(40) == doctest::Approx(1.0 / 3));
+}

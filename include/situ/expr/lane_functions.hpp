@@ -62,6 +62,7 @@ SITU_HOST_DEVICE constexpr T integer_power(T base, T exponent) {
 }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> integer_power(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  if (b[0] == T(2) && !math::detail::any(b != pack<T, N, Isa>(T(2)))) return a * a;
   return each_lane([](T x, T n) { return integer_power(x, n); }, a, b);
 }
 
