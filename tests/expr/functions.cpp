@@ -80,7 +80,7 @@ TEST_CASE_TEMPLATE("powers to one small exponent are those of libm, for numbers 
   std::vector<T> numbers{T(0), T(-0.0), T(1), T(-1), inf, -inf, std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest(),
                          std::numeric_limits<T>::min(), std::numeric_limits<T>::denorm_min(), -std::numeric_limits<T>::denorm_min()};
   for (int k = 0; k < 3000; ++k) {  // from 2^-300, or from 2^-149, up to where powers are infinite
-    numbers.push_back(std::ldexp(static_cast<T>(1 + (k * 7919 % 1000) / T(1000)) * (k % 2 ? T(-1) : T(1)), k % 600 - 300));
+    numbers.push_back(std::ldexp((T(1) + static_cast<T>(k * 7919 % 1000) / T(1000)) * (k % 2 ? T(-1) : T(1)), k % 600 - 300));
   }
   Tensor<T> x = zeros<T>({static_cast<int64_t>(numbers.size())});
   std::copy(numbers.begin(), numbers.end(), x.data());
