@@ -20483,11 +20483,6 @@ auto randn_like(E const& e, Generator& generator = detail::default_generator()) 
 
 namespace situ::inline SITU_ABI {
 
-namespace error {
-template <class Given, class Scores>
-struct attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast {};
-}  // namespace error
-
 /// Elements of a mask of scores of T.
 template <class M, class T>
 concept mask_elements = std::is_same_v<M, bool> || (floating<M> && implicitly_converts_to<M, T>);
@@ -20501,15 +20496,13 @@ class AttentionMask {
  public:
   AttentionMask() = default;
   template <class E>
-    requires(expression<E> && mixes_with<device_of<E>, D> && mask_elements<value_of<E>, T>)
+    requires(expression<E> && mixes_with<device_of<E>, D>)
   AttentionMask(E const& e) {
+    // Zeros and ones of integers would be added. Said here, since overloads that are deleted are not heard of through braces.
+    static_assert(mask_elements<value_of<E>, T>, "situ: attention_masks_are_bool_or_floating_numbers_of_the_scores_type: write mask > 0, or cast<float>(mask)");
     if constexpr (std::is_same_v<value_of<E>, bool>) keep_ = Tensor<bool, D>(e), kind_ = 1;
-    else added_ = Tensor<T, D>(e), kind_ = 2;
+    else if constexpr (mask_elements<value_of<E>, T>) added_ = Tensor<T, D>(e), kind_ = 2;
   }
-  // Zeros and ones of integers would be added.
-  template <class E, class Error = error::attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast<value_of<E>, T>>
-    requires(expression<E> && mixes_with<device_of<E>, D> && !mask_elements<value_of<E>, T>)
-  AttentionMask(E const&) = delete;
   /// 0 there is none, 1 bool, 2 numbers.
   int kind() const { return kind_; }
   Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
@@ -54000,7 +53993,7 @@ struct Softmax {
 ///
 /// Shape     batch first: x [batch, tokens, embed_dim] → the same; query [batch, rows, embed_dim], key and value [batch, keys, embed_dim] → that of
 ///           query. Without a batch: [tokens, embed_dim]. A mask broadcasts to [batch, heads, rows, keys]: bool, true where a query may see a key, or
-///           numbers that are added; [rows, keys] for all, [batch, 1, 1, keys] for padding.
+///           floating numbers that are added; [rows, keys] for all, [batch, 1, 1, keys] for padding.
 /// State     in_proj_weight [3 embed_dim, embed_dim], in_proj_bias, out_proj.weight, out_proj.bias, as PyTorch's with batch_first.
 /// Throws    ShapeError for other shapes, and where the heads do not divide embed_dim.
 /// Cost      of self-attention: one product for queries, keys and values together, attention on them as they lie (ops/attention.hpp), one product for the
@@ -63012,7 +63005,7 @@ CsvContent<T, L> read_csv_file(char const* who, std::string const& path, data::C
 namespace data {
 
 /// Reads columns of numbers from a CSV file, as RFC 4180 describes it: fields between delimiters, in quotes where they hold delimiters, line breaks or quotes,
-/// which are then doubled. Lines end with \n or \r\n; empty ones are left out, and so are spaces around a field without quotes.
+/// which are then doubled. Lines end with \n or \r\n; empty ones, and those of spaces, are left out, and so are spaces around a field without quotes.
 ///
 /// Shape     values: [rows, columns].
 /// Dtype     T. Numbers are decimal, always with a dot whatever the locale, and correctly rounded (16-bit floats by way of float); inf and nan are known.

@@ -203,7 +203,7 @@ CsvContent<T, L> read_csv_file(char const* who, std::string const& path, data::C
 namespace data {
 
 /// Reads columns of numbers from a CSV file, as RFC 4180 describes it: fields between delimiters, in quotes where they hold delimiters, line breaks or quotes,
-/// which are then doubled. Lines end with \n or \r\n; empty ones are left out, and so are spaces around a field without quotes.
+/// which are then doubled. Lines end with \n or \r\n; empty ones, and those of spaces, are left out, and so are spaces around a field without quotes.
 ///
 /// Shape     values: [rows, columns].
 /// Dtype     T. Numbers are decimal, always with a dot whatever the locale, and correctly rounded (16-bit floats by way of float); inf and nan are known.

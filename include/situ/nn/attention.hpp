@@ -5,7 +5,7 @@
 ///
 /// Shape     batch first: x [batch, tokens, embed_dim] → the same; query [batch, rows, embed_dim], key and value [batch, keys, embed_dim] → that of
 ///           query. Without a batch: [tokens, embed_dim]. A mask broadcasts to [batch, heads, rows, keys]: bool, true where a query may see a key, or
-///           numbers that are added; [rows, keys] for all, [batch, 1, 1, keys] for padding.
+///           floating numbers that are added; [rows, keys] for all, [batch, 1, 1, keys] for padding.
 /// State     in_proj_weight [3 embed_dim, embed_dim], in_proj_bias, out_proj.weight, out_proj.bias, as PyTorch's with batch_first.
 /// Throws    ShapeError for other shapes, and where the heads do not divide embed_dim.
 /// Cost      of self-attention: one product for queries, keys and values together, attention on them as they lie (ops/attention.hpp), one product for the

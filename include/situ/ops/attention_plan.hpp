@@ -8,11 +8,6 @@
 
 namespace situ::inline SITU_ABI {
 
-namespace error {
-template <class Given, class Scores>
-struct attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast {};
-}  // namespace error
-
 /// Elements of a mask of scores of T.
 template <class M, class T>
 concept mask_elements = std::is_same_v<M, bool> || (floating<M> && implicitly_converts_to<M, T>);
@@ -26,15 +21,13 @@ class AttentionMask {
  public:
   AttentionMask() = default;
   template <class E>
-    requires(expression<E> && mixes_with<device_of<E>, D> && mask_elements<value_of<E>, T>)
+    requires(expression<E> && mixes_with<device_of<E>, D>)
   AttentionMask(E const& e) {
+    // Zeros and ones of integers would be added. Said here, since overloads that are deleted are not heard of through braces.
+    static_assert(mask_elements<value_of<E>, T>, "situ: attention_masks_are_bool_or_floating_numbers_of_the_scores_type: write mask > 0, or cast<float>(mask)");
     if constexpr (std::is_same_v<value_of<E>, bool>) keep_ = Tensor<bool, D>(e), kind_ = 1;
-    else added_ = Tensor<T, D>(e), kind_ = 2;
+    else if constexpr (mask_elements<value_of<E>, T>) added_ = Tensor<T, D>(e), kind_ = 2;
   }
-  // Zeros and ones of integers would be added.
-  template <class E, class Error = error::attention_masks_are_bool_or_numbers_of_the_scores_type__use_cast<value_of<E>, T>>
-    requires(expression<E> && mixes_with<device_of<E>, D> && !mask_elements<value_of<E>, T>)
-  AttentionMask(E const&) = delete;
   /// 0 there is none, 1 bool, 2 numbers.
   int kind() const { return kind_; }
   Layout const& layout() const { return kind_ == 1 ? keep_.layout() : added_.layout(); }
