@@ -48,10 +48,10 @@ void check(char const* what, Y const& found, std::vector<double> const& expected
 }
 
 template <class T, class D>
-void check_scans(Tensor<T, D> const& x) {
+void check_scans(Tensor<T, D> const& x, int first_axis = 0) {
   auto const values = numbers_of(x);
   double const tolerance = floating<T> ? tolerance_of<T>() : 0;
-  for (int axis = 0; axis < x.rank(); ++axis) {
+  for (int axis = first_axis; axis < x.rank(); ++axis) {
     INFO("axis ", axis, " with strides ", to_string(x.strides()));
     check("cumsum", cumsum(x, axis), scan_of(values, x.shape(), axis, false), x.shape(), tolerance);
     check("cumprod", cumprod(x, axis - x.rank()), scan_of(values, x.shape(), axis, true), x.shape(), tolerance);
@@ -79,6 +79,31 @@ TEST_CASE_TEMPLATE("scans agree with plain loops in every layout", T, float, dou
       for_each_layout(units<T>(shape), [](auto const& x) { check_scans(x); });
     }
   });
+}
+
+TEST_CASE_TEMPLATE("many short lines, which are taken side by side, are scanned as plain loops do", T, float, double, float16, bool) {
+  for_each_instruction_set([] {
+    for (Shape const& shape : {Shape{64, 1}, Shape{700, 3}, Shape{2, 531, 5}, Shape{1100, 6}, Shape{70, 17}, Shape{64, 33}, Shape{3, 65, 2, 7}, Shape{66, 100}}) {
+      for_each_layout(units<T>(shape), [](auto const& x) { check_scans(x, x.rank() - 1); });
+    }
+  });
+}
+
+TEST_CASE("running sums of short lines do not depend on the number of threads") {
+  Tensor<float> const x = sin(arange<float>(270000)).view({90000, 3});
+  int const threads = num_threads();
+  set_num_threads(1);
+  Tensor<float> const one = cumsum(x, 1);
+  set_num_threads(2);
+  Tensor<float> const two = cumsum(x, 1);
+  set_num_threads(threads);
+  CHECK(one.to_vector() == two.to_vector());
+  auto const values = x.to_vector(), sums = one.to_vector();
+  for (std::size_t k = 0; k < values.size(); k += 3) {
+    REQUIRE(sums[k] == values[k]);
+    REQUIRE(sums[k + 1] == values[k] + values[k + 1]);
+    REQUIRE(static_cast<double>(sums[k + 2]) == doctest::Approx(double{values[k]} + double{values[k + 1]} + double{values[k + 2]}).epsilon(1e-6).scale(1));
+  }
 }
 
 TEST_CASE("scans of every length, along rows and across them") {

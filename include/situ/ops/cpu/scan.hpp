@@ -1,7 +1,7 @@
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
-/// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, and where they are short, a strip of
+/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
 /// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 #pragma once
 
@@ -35,6 +35,8 @@ struct ScanKernel {
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
   static constexpr int64_t many_lines = 4096;  ///< enough to be shared out 64 at a time; no more make a strip
+  static constexpr int64_t short_line = sizeof(typename S::lane) == 4 ? 32 : 6;  ///< by itself it would take as long as one of several packs
+  static constexpr int64_t short_strided_line = 128;
   static constexpr int64_t part_elements = int64_t{1} << 16;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
@@ -58,8 +60,9 @@ struct ScanKernel {
     int const along = kept();
     bool dense = true;  // along the scanned axis
     for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
-    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && stride(0, along) != 1;
-    plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
+    bool const across = along > 0 && stride(0, along - 1) == 1 && stride(0, along) != 1;
+    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= (across ? 8 : 64) && (across || program.length <= (dense ? short_line : short_strided_line));
+    plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (across || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
       plan.group_lines = program.lines < many_lines ? strip_columns : 64;
@@ -114,10 +117,13 @@ struct ScanKernel {
     return s != 0 || operands == 2 || (plan.by_strips && stride(o, along) != 0);
   }
   bool is_boxed() const {
-    bool any = false;
+    bool any = is_output_boxed();
     for (int o = 1; o < operands; ++o) any = any || is_boxed(o);
     return any;
   }
+
+  /// Whether the rows of a strip are written to a box first.
+  bool is_output_boxed() const { return plan.by_strips && stride(0, kept() - 1) != 1; }
 
   /// The columns of a strip.
   int64_t most_columns() const {
@@ -350,6 +356,8 @@ struct ScanKernel {
     int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_count = boxed ? tile_columns : lines;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
+    bool const out_boxed = is_output_boxed();
+    if (out_boxed) bytes[0] = tile_columns * static_cast<int64_t>(sizeof(Out));
     for (int64_t row = first; row < stop;) {
       int64_t const rows = stop - row < most_rows ? stop - row : most_rows;
       char* place[max_operands];
@@ -361,10 +369,11 @@ struct ScanKernel {
         Run<operands> run;
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
-        run.data[0] = place[0];
-        int const told = (bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
+        run.data[0] = out_boxed ? static_cast<void*>(work.held) : place[0];
+        int const told = (bytes[0] % 64 == 0 && !out_boxed ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + (plan.parts == 1 ? 0 : i)), work.chains + i, told);
+        if (out_boxed && work.writes) mover_of<Out>->move({place[0], stride(0, along), stride(0, across), work.held, tile_columns, 1, rows, count});
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }
