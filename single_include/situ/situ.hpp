@@ -24406,12 +24406,14 @@ namespace detail::cpu {
 
 inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats in double
 
-/// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
+/// How a reduction is cut. `by_strips`: along the kept axis `strip_axis`, which is to be made the last kept one.
 struct ReducePlan {
   bool by_strips;
+  int strip_axis;
   int64_t units_per_output;  ///< by rows: parts of one output; by strips: parts of one strip
   int64_t rows_per_unit, run_per_unit;
   int64_t outer, strips, columns, strip_columns;  ///< by strips
+  int64_t fold;  ///< rows that a strip takes as one, where they are a few columns close to each other: a power of two
   int64_t units() const { return by_strips ? outer * strips * units_per_output : outer * units_per_output; }
 };
 
@@ -24467,8 +24469,10 @@ struct ReduceSpace {
     rows.stop = rows.begin + units * plan.run_per_unit < rows.length ? rows.begin + units * plan.run_per_unit : rows.length;
     return rows;
   }
+  /// The length of a row.
+  int64_t run() const { return kept < rank ? sizes[rank - 1] : 1; }
   int64_t runs_per_row(ReducePlan const& plan) const {
-    int64_t const length = kept < rank ? sizes[rank - 1] : 1;
+    int64_t const length = run();
     return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
   }
 
@@ -24482,24 +24486,78 @@ struct ReduceSpace {
     strip.axis = kept - 1;
     strip.part = unit % plan.units_per_output;
     int64_t const column = unit / plan.units_per_output % plan.strips * plan.strip_columns, outer = unit / plan.units_per_output / plan.strips;
-    strip.output = outer * plan.columns + column;
+    int64_t const rows = (count + plan.fold - 1) / plan.fold;
+    strip.output = outer * (plan.columns / plan.fold) + column;
     strip.columns = plan.columns - column < plan.strip_columns ? plan.columns - column : plan.strip_columns;
     strip.first = strip.part * plan.rows_per_unit;
-    strip.end = strip.first + plan.rows_per_unit < count ? strip.first + plan.rows_per_unit : count;
+    strip.end = strip.first + plan.rows_per_unit < rows ? strip.first + plan.rows_per_unit : rows;
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(data[o]) + column * stride(o, strip.axis) * element_sizes[o];
     advance(base, 0, strip.axis, outer);
     return strip;
   }
 
+  /// The kept axis of at least 8 elements that is densest in memory, of equals the last; -1 where there is none.
+  int densest_kept() const {
+    int best = -1;
+    int64_t best_bytes = 0;
+    for (int k = kept - 1; k >= 0; --k) {
+      if (sizes[k] < 8) continue;
+      int64_t bytes = 0;
+      for (int o = 1; o < operands; ++o) {
+        int64_t const step = (stride(o, k) < 0 ? -stride(o, k) : stride(o, k)) * element_sizes[o];
+        bytes += step < 64 ? step : 64;
+      }
+      if (best < 0 || bytes < best_bytes) best = k, best_bytes = bytes;
+    }
+    return best;
+  }
+
+  /// How many rows of a few columns make one: rows that are close to each other, or the same again, in every operand.
+  int64_t foldable_rows() const {
+    constexpr int64_t few = 64, fewest = 16, most = 64, enough = 256;
+    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few || count < 4 * fewest) return 1;
+    for (int o = 1; o < operands; ++o) {
+      int64_t const across = stride(o, kept - 1), along = stride(o, kept);
+      if (element_sizes[o] > 0 && !(across == 1 && (along == sizes[kept - 1] || along == 0)) && !(across == 0 && along == 0)) return 1;
+    }
+    int64_t rows = fewest;
+    while (rows < most && rows * sizes[kept - 1] < enough && count >= 8 * rows) rows *= 2;
+    return rows;
+  }
+  /// Operand o's row is the same again for every row of a strip that takes several as one.
+  bool repeats_rows(int o) const { return element_sizes[o] > 0 && stride(o, kept - 1) == 1 && stride(o, kept) == 0; }
+
+  /// Whether short rows are copied beside each other, a box of them at a time: a kernel takes them as one.
+  bool copies_rows(Rows const& rows) const {
+    constexpr int64_t shortest = 64, longest = tile_columns / 2;
+    if (rows.axis <= kept || rows.begin != 0 || rows.stop != rows.length || rows.end - rows.first < 2 || rows.length > longest) return false;
+    bool in_step = true;  // rows that a kernel can take where they lie
+    for (int o = 1; o < operands; ++o) {
+      int64_t const step = stride(o, rows.axis);
+      in_step = in_step && (element_sizes[o] == 0 || step == 1 || (step == 0 && stride(o, rows.axis - 1) == 0 && operands > 2));
+    }
+    return !in_step || rows.length <= shortest;
+  }
+  /// How many positions of an axis from number `at` on follow each other, of those before `end`.
+  int64_t ahead(int axis, int64_t at, int64_t end) const {
+    int64_t const left = sizes[axis] - at % sizes[axis];
+    return left < end - at ? left : end - at;
+  }
+
   /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`. Rows of up to
   /// `short_rows` elements are reduced side by side, also where those of each lie together: a row by itself takes as long as one of several packs.
-  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows) const {
+  SITU_NOINLINE ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows, bool folds) const {
     ReducePlan plan{};
     plan.strip_columns = strip_columns;
-    int const last_kept = kept - 1, last_reduced = rank - 1;
-    if (kept > 0 && kept == rank) {
-      plan.by_strips = count == 1 && sizes[last_kept] >= 8;  // axes of one element alone
-    } else if (kept > 0 && sizes[last_kept] >= 8) {
+    plan.fold = folds ? foldable_rows() : 1;
+    int last_kept = densest_kept();
+    int const last_reduced = rank - 1;
+    if (plan.fold > 1) {
+      last_kept = kept - 1;
+      plan.by_strips = true;
+    } else if (last_kept >= 0 && kept == rank) {
+      plan.by_strips = count == 1;  // axes of one element alone
+    } else if (last_kept >= 0) {
       int votes = 0;
       for (int o = 1; o < operands; ++o) {
         if (element_sizes[o] == 0) continue;
@@ -24509,22 +24567,23 @@ struct ReduceSpace {
         else if (a != 0) votes += a == 1 ? 1 : 0;
         else if (b != 0) votes -= b == 1 ? 1 : 0;
       }
-      plan.by_strips = votes > 0 || (count <= short_rows && sizes[last_kept] >= 64);
+      plan.by_strips = votes > 0 || (sizes[last_reduced] <= short_rows && sizes[last_kept] >= 64);
     }
     if (plan.by_strips) {
-      plan.columns = sizes[last_kept];
+      plan.strip_axis = last_kept;
+      plan.outer = outputs / sizes[last_kept];
+      plan.columns = sizes[last_kept] * plan.fold;
       plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
-      plan.outer = outputs / plan.columns;
-      int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns;
+      int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns, all = (count + plan.fold - 1) / plan.fold;
       int64_t rows = (grain + wide - 1) / wide;
       if (rows < least_rows) rows = least_rows;
-      if (count * outputs < 2 * grain) rows = count;
-      plan.rows_per_unit = rows < count ? rows : (count > 0 ? count : 1);
-      plan.units_per_output = count > 0 ? (count + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
+      if (count * outputs < 2 * grain) rows = all;
+      plan.rows_per_unit = rows < all ? rows : (all > 0 ? all : 1);
+      plan.units_per_output = all > 0 ? (all + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
       return plan;
     }
     plan.outer = outputs;
-    int64_t const run = kept < rank ? sizes[last_reduced] : 1;
+    int64_t const run = this->run();
     int64_t const rows = run > 0 ? count / run : 0;
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
@@ -24551,6 +24610,28 @@ inline namespace SITU_ABI_THREADS {
 inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 ? 256 : num_threads() > 1 ? 2048 : 512; }
 }  // namespace SITU_ABI_THREADS
 
+/// Where in memory output number `output` of a reordered space lies.
+template <class Places>
+SITU_INLINE int64_t place_of_output(Places const& places, int64_t output) {
+  auto const& where = places.where;
+  if (places.kept_rank == 0 || where.strides[0][places.kept_rank - 1] == 1) return output;  // in their own order
+  int64_t place = 0;
+  for (int k = places.kept_rank - 1; k >= 0; --k) {
+    place += output % where.sizes[k] * where.strides[0][k];
+    output /= where.sizes[k];
+  }
+  return place;
+}
+
+/// Cuts a reduction; puts the axis of its strips last among the kept ones.
+template <class Places>
+ReducePlan cut_reduction(Places& places, ReduceSpace const& space, int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows, bool folds) {
+  ReducePlan const plan = space.plan(grain, strip_columns, least_rows, short_rows, folds);
+  int const last = places.kept_rank - 1;
+  if (plan.by_strips && plan.strip_axis != last) swap_axes(places.where.sizes, &places.where.strides[0][0], space.operands, plan.strip_axis, last);
+  return plan;
+}
+
 template <class P>
 ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
@@ -24560,12 +24641,15 @@ ReduceSpace reduce_space(P const& program) {
   return space;
 }
 
-/// Brings `count` elements from `place` on, `axis` apart, to a form that kernels read. Returns how many were brought.
+/// Brings operands to a form that kernels read.
 struct ReduceFeed {
   void* data[max_operands];
   int64_t mask[max_operands];
+  int64_t boxed = 0;                     ///< elements in the boxes
+  void const* came_from[max_operands];  ///< of what is in the boxes
   alignas(64) unsigned char splats[max_operands][64];
 
+  /// `count` elements from `place` on, `axis` apart. Returns how many were brought.
   int64_t bring(ReduceSpace const& space, char* const* place, int axis, int64_t count, unsigned char* scratch) {
     // Where there is one operand, its kernel takes it as contiguous: a repeated element is written out.
     bool const repeats = space.operands > 2;
@@ -24591,6 +24675,35 @@ struct ReduceFeed {
         scratch += (count * size + 63) / 64 * 64;
       }
     }
+    return count;
+  }
+
+  /// `rows` short rows along `axis`, which follow each other along the axis before it, as one. The boxes that they are copied to stay the same as long
+  /// as nothing else uses the scratch memory.
+  SITU_NOINLINE int64_t bring_rows(ReduceSpace const& space, char* const* place, int axis, int64_t rows, unsigned char* scratch) {
+    int64_t const length = space.sizes[axis], count = rows * length;
+    bool const known = count <= boxed;
+    bool moved = false;
+    for (int o = 1; o < space.operands; ++o) {
+      int const size = space.element_sizes[o];
+      int64_t const step = space.stride(o, axis), apart = space.stride(o, axis - 1);
+      unsigned char* const box = scratch;
+      scratch += tile_columns * size + 64;
+      data[o] = place[o];
+      mask[o] = -1;
+      if (!space.movers[o] || (step == 1 && apart == length)) continue;
+      if (step == 0 && apart == 0 && space.operands > 2) {
+        space.movers[o]->gather(splats[o], place[o], 0, 64 / (size > 0 ? size : 1));
+        data[o] = splats[o], mask[o] = 0;
+        continue;
+      }
+      data[o] = box;
+      if (apart == 0 && known && came_from[o] == place[o]) continue;
+      space.movers[o]->move({box, length, 1, place[o], apart, step, rows, length});
+      came_from[o] = place[o];
+      moved = moved || apart == 0;
+    }
+    if (!known || moved) boxed = count;
     return count;
   }
 };
@@ -25122,7 +25235,7 @@ struct CentredKernel {
 
   explicit CentredKernel(P const& p) : program(p) { bind_tree<E>(bound, program.tree); }
   ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E))); }
+  void cut(int64_t grain) { plan = cut_reduction(program, space(), grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E)), false); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
   void operator()(int64_t first, int64_t last) const {
@@ -25152,6 +25265,10 @@ struct CentredKernel {
   /// Evaluates up to `wanted` elements to a buffer. Returns how many.
   int64_t evaluate(ReduceSpace const& space, ReduceFeed& feed, char* const* from, int axis, int64_t wanted, E* to, unsigned char* scratch) const {
     int64_t const count = feed.bring(space, from, axis, wanted, scratch);
+    evaluate(feed, count, to);
+    return count;
+  }
+  void evaluate(ReduceFeed const& feed, int64_t count, E* to) const {
     Run<operands> run;
     for (int o = 1; o < operands; ++o) run.data[o] = feed.data[o], run.mask[o] = feed.mask[o];
     run.data[0] = to;
@@ -25159,7 +25276,6 @@ struct CentredKernel {
     run.count = count;
     run.origin = 0;
     bound.run(run, false);
-    return count;
   }
 
   static void join(Total& total, E const* x, int64_t count) {
@@ -25176,11 +25292,21 @@ struct CentredKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     space.advance(base, 0, space.kept, output);
     Total total = R::identity();
+    bool const copies = space.copies_rows(rows);
+    feed.boxed = 0;
     int64_t filled = 0;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
       if (axis >= 0) space.advance(place, space.kept, axis, row);
+      if (copies) {
+        int64_t const most = tile_columns / rows.length, next = space.ahead(axis - 1, row, rows.end), together = next < most ? next : most;
+        if (tile - filled < together * rows.length) join(total, buffer, filled), filled = 0;
+        evaluate(feed, feed.bring_rows(space, place, axis, together, scratch), buffer + filled);
+        filled += together * rows.length;
+        row += together - 1;
+        continue;
+      }
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
@@ -25254,7 +25380,7 @@ struct CentredKernel {
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
     if (parts) parts[part * program.outputs + output] = total;
-    else static_cast<typename R::result*>(program.where.data[0])[output] = finished<R>(total, program.count, program.parameter);
+    else static_cast<typename R::result*>(program.where.data[0])[place_of_output(program, output)] = finished<R>(total, program.count, program.parameter);
   }
 };
 
@@ -26087,8 +26213,8 @@ struct ReduceKernel {
   static constexpr bool selects = indexed || requires { R::extremum; };
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
-    int64_t const short_rows = indexed ? 32 : bound.count % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
-    plan = space.plan(grain, strip_columns, 2 * block_rows(), short_rows);
+    int64_t const short_rows = indexed ? 32 : space.run() % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
+    plan = cut_reduction(bound, space, grain, strip_columns, 2 * block_rows(), short_rows, !indexed);
     ahead = selects && space.is_beyond_caches() ? asked_ahead() : short(0);
   }
 
@@ -26097,7 +26223,8 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
+    int64_t strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
+    for (int o = 1; o < operands && plan.fold > 1; ++o) strip_bytes += padded_row(space, o);
     bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
     Scratch const block((fits ? 0 : needed) + strip_bytes);
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
@@ -26176,11 +26303,26 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
+    bool const copies = space.copies_rows(rows);
+    feed.boxed = 0;
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
       if (axis >= 0) space.advance(place, space.kept, axis, row);
+      if (copies) {
+        int64_t const most = tile_columns / rows.length, next = space.ahead(axis - 1, row, rows.end), together = next < most ? next : most;
+        int64_t const count = feed.bring_rows(space, place, axis, together, scratch);
+        Run<operands> run;
+        start(run, feed, count);
+        typename P::Found found;
+        int64_t const row_bytes[operands] = {};
+        bound.code->row(bound.code, bound.tree, evaluation.read(run), &found, row_bytes, 1);
+        if constexpr (indexed) found.index += row * rows.length;
+        totals.add(widened(found));
+        row += together - 1;
+        continue;
+      }
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
@@ -26195,18 +26337,23 @@ struct ReduceKernel {
           found.index += row * rows.length + i;
           totals.add(widened(found));
           i += count;
-        } else {  // pieces one after the other are rows to the kernel
+        } else {  // pieces one after the other are rows to the kernel, and so are whole rows at equal distances
           int64_t row_bytes[operands] = {};
           A sums[most_pieces];
-          int64_t pieces = bound.code->packs || bound.code->evaluate ? 1 : (rows.stop - i) / count;
+          bool const whole = count == rows.length && axis > space.kept;
+          int64_t pieces = 1;
+          if (whole) pieces = space.ahead(axis - 1, row, rows.end);
+          else if (!bound.code->packs) pieces = (rows.stop - i) / count;
           if (pieces > most_pieces) pieces = most_pieces;
+          if (bound.code->evaluate) pieces = 1;
           for (int o = 1; o < operands; ++o) {
-            row_bytes[o] = (run.mask[o] & count) * space.element_sizes[o];
-            if (run.mask[o] != 0 && run.data[o] != from[o]) pieces = 1;
+            row_bytes[o] = (whole ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
+            if (row_bytes[o] != 0 && run.data[o] != from[o]) pieces = 1;
           }
           bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
           for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
-          i += pieces * count;
+          i += (whole ? 1 : pieces) * count;
+          row += whole ? pieces - 1 : 0;
         }
       }
     }
@@ -26223,7 +26370,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) {
       if (space.stride(o, space.kept) != 1) return 1;
     }
-    int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
+    int64_t const rows = space.ahead(space.kept - 1, output, end);
     return rows < most ? rows : most;
   }
   void run_rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t rows) const {
@@ -26243,6 +26390,9 @@ struct ReduceKernel {
     for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
 
+  /// Bytes of a row of operand o in which a strip takes several as one.
+  int64_t padded_row(ReduceSpace const& space, int o) const { return (plan.columns * space.element_sizes[o] + 63) / 64 * 64; }
+
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
@@ -26250,21 +26400,34 @@ struct ReduceKernel {
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
     auto* const wheres = reinterpret_cast<Ix*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
-    for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
-    for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
+    bool const at_once = !indexed && end - first <= together && plan.fold == 1;
+    for (int64_t c = 0; !at_once && c < padded; ++c) totals[c] = empty();
+    for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
+    unsigned char* repeated = memory + (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total));
+    for (int o = 1; o < operands && plan.fold > 1; ++o) {
+      if (!space.repeats_rows(o)) continue;
+      int64_t const width = columns / plan.fold;
+      space.movers[o]->move({repeated, width, 1, base[o], 0, 1, plan.fold, width});
+      base[o] = reinterpret_cast<char*>(repeated);
+      repeated += padded_row(space, o);
+    }
+    // A last row that is not whole comes first: what its last pack adds to the columns behind it is taken back.
+    int64_t const left_over = bound.count % plan.fold, shift = left_over > 0 && end * plan.fold > bound.count ? 1 : 0;
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
-        int const rows = rows_together(space, row, block_end, row_bytes);
+        bool const whole = shift == 0 || row > first;
+        int64_t const at = whole ? row - shift : end - 1, stop = whole ? columns : left_over * (columns / plan.fold);
+        int const rows = whole ? rows_together(space, at, block_end - shift, row_bytes) : 1;
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
-        space.advance(place, space.kept, space.rank, row);
-        for (int64_t i = 0; i < columns;) {
+        space.advance(place, space.kept, space.rank, at * plan.fold);
+        for (int64_t i = 0; i < stop;) {
           char* from[max_operands];
           for (int o = 1; o < operands; ++o) from[o] = place[o] + i * space.stride(o, axis) * space.element_sizes[o];
-          int64_t const count = feed.bring(space, from, axis, columns - i < longest ? columns - i : longest, scratch);
+          int64_t const count = feed.bring(space, from, axis, stop - i < longest ? stop - i : longest, scratch);
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
@@ -26274,15 +26437,33 @@ struct ReduceKernel {
           }
           i += count;
         }
+        for (int64_t c = stop; !indexed && !whole && c < padded; ++c) values[c] = first_value();
         row += rows;
       }
       if constexpr (indexed) {
         for (int64_t c = 0; c < columns; ++c) totals[c] = merged(totals[c], widened(reducers::indexed<A>{values[c], wheres[c] + block}));
-      } else {
+      } else if (!at_once) {
         dispatch<SetAsideBody<R, A, Total>>(values, totals, padded);
       }
     }
-    for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
+    int64_t wide = columns;
+    for (int64_t f = plan.fold; f > 1; f /= 2) {  // a power of two
+      wide /= 2;
+      for (int64_t c = 0; c < wide; ++c) totals[c] = merged(totals[c], totals[c + wide]);
+    }
+    if (!at_once) deliver_strip(output, part, wide, [&](int64_t c) { return totals[c]; });
+    else if constexpr (!indexed) deliver_strip(output, part, wide, [&](int64_t c) { return widened(values[c]); });
+  }
+  template <class TotalOf>
+  SITU_INLINE void deliver_strip(int64_t output, int64_t part, int64_t columns, TotalOf const& total) const {
+    if (parts) {
+      Total* const to = parts + part * bound.outputs + output;
+      for (int64_t c = 0; c < columns; ++c) to[c] = total(c);
+    } else {
+      typename R::result* const to = static_cast<typename R::result*>(bound.where.data[0]) + place_of_output(bound, output);
+      int64_t const step = bound.where.strides[0][bound.kept_rank - 1];
+      for (int64_t c = 0; c < columns; ++c) to[c * step] = finished<R>(total(c), bound.count, bound.parameter);
+    }
   }
 
   /// How many rows from `row` on a strip's kernel takes at once, and how far apart they lie: several where they follow each
@@ -26291,11 +26472,11 @@ struct ReduceKernel {
     int const together = bound.code->together;
     if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
-    int64_t const left = space.sizes[last] - row % space.sizes[last], rows = left < end - row ? left : end - row;
+    int64_t const length = plan.fold > 1 ? end : space.sizes[last], left = length - row % length, rows = left < end - row ? left : end - row;
     if (rows < together) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
-      row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
+      row_bytes[o] = space.stride(o, last) * plan.fold * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
     if constexpr (indexed) return together;
@@ -26309,15 +26490,14 @@ struct ReduceKernel {
 };
 
 /// Merges the parts of outputs [first, last), as a balanced tree.
-template <class K>
+template <class K, class Places>
 struct MergeKernel {
   typename K::Total* parts;
-  typename K::R::result* out;
-  int64_t outputs, units_per_output, count;
-  double parameter;
+  int64_t outputs, parts_per_output;
+  Places places;
 
   void operator()(int64_t first, int64_t last) const {
-    for (int64_t n = units_per_output; n > 1; n = (n + 1) / 2) {
+    for (int64_t n = parts_per_output; n > 1; n = (n + 1) / 2) {
       for (int64_t k = 0; k < (n + 1) / 2; ++k) {
         auto* const into = parts + k * outputs;
         auto const* const a = parts + 2 * k * outputs;
@@ -26329,23 +26509,24 @@ struct MergeKernel {
         }
       }
     }
-    for (int64_t o = first; o < last; ++o) out[o] = finished<typename K::R>(parts[o], count, parameter);
+    auto* const out = static_cast<typename K::R::result*>(places.where.data[0]);
+    for (int64_t o = first; o < last; ++o) out[place_of_output(places, o)] = finished<typename K::R>(parts[o], places.count, places.parameter);
   }
 };
 
 /// Cuts a reduction, and runs it: one launch, or two when outputs are cut into parts.
-template <class D, class Kernel>
-SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, int64_t outputs, int64_t count, double parameter) {
+template <class D, class Kernel, int Operands>
+SITU_NOINLINE void launch_reduction(Kernel& kernel, ReducePlaces<Operands> const& places, int64_t grain) {
+  int64_t const outputs = places.outputs, count = places.count;
   kernel.cut(grain);
-  int64_t const units = kernel.plan.units();
-  bool const in_parts = kernel.plan.units_per_output > 1;
-  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
+  int64_t const units = kernel.plan.units(), parts_per_output = kernel.plan.units_per_output;
+  Temporary<D> const parts(parts_per_output > 1 ? static_cast<std::size_t>(outputs * parts_per_output) * sizeof(typename Kernel::Total) : 0);
   kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
   int64_t const elements_per_unit = outputs * count / units + 1;
   device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
   if (!kernel.parts) return;
-  MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename Kernel::R::result*>(out), outputs, kernel.plan.units_per_output, count, parameter};
-  device_traits<D>::launch(merge, outputs, grain / kernel.plan.units_per_output + 1);
+  MergeKernel<Kernel, ReducePlaces<Operands>> const merge{kernel.parts, outputs, parts_per_output, places};
+  device_traits<D>::launch(merge, outputs, grain / parts_per_output + 1);
 }
 
 }  // namespace detail::cpu
@@ -26358,7 +26539,7 @@ void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
   int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
-  cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  cpu::launch_reduction<D>(kernel, kernel.program, grain);
 }
 
 }  // namespace detail
@@ -27117,7 +27298,7 @@ SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Bo
   bound.code = &code;
   bound.formula = code.formula;
   __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
-  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
+  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, bound, code.grain);
   return result;
 }
 
@@ -37470,8 +37651,8 @@ void bernoulli(E const&, Args const&...) = delete;
 // ---- <situ/ops/cpu/scan.hpp>
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
-/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, a strip of them at once. Several
-/// threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
+/// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, and where they are short, a strip of
+/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
 /// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 
 #include <sched.h>
@@ -37982,6 +38163,8 @@ struct ScanKernel {
   using Elementwise = ElementwiseBody<Tree, Out, operands>;
   static constexpr int64_t strip_columns = 1024, rows_together = 8, most_lines = 16;
   static constexpr int64_t many_lines = 4096;  ///< enough to be shared out 64 at a time; no more make a strip
+  static constexpr int64_t short_line = sizeof(typename S::lane) == 4 ? 32 : 6;  ///< by itself it would take as long as one of several packs
+  static constexpr int64_t short_strided_line = 128;
   static constexpr int64_t part_elements = int64_t{1} << 16;  ///< what is read twice stays in a cache
   static constexpr int64_t panel_pitch = tile_columns + 64 / static_cast<int64_t>(sizeof(float));  ///< of elements; not a power of two
 
@@ -38005,8 +38188,9 @@ struct ScanKernel {
     int const along = kept();
     bool dense = true;  // along the scanned axis
     for (int o = 0; o < operands; ++o) dense = dense && (stride(o, along) == 1 || (o > 0 && stride(o, along) == 0));
-    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= 8 && stride(0, along - 1) == 1 && stride(0, along) != 1;
-    plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (plan.by_strips || program.length >= 1024);
+    bool const across = along > 0 && stride(0, along - 1) == 1 && stride(0, along) != 1;
+    plan.by_strips = along > 0 && program.where.sizes[along - 1] >= (across ? 8 : 64) && (across || program.length <= (dense ? short_line : short_strided_line));
+    plan.stream = program.lines * program.length * static_cast<int64_t>(sizeof(Out)) >= (int64_t{8} << 20) && (across || program.length >= 1024);
     if (plan.by_strips) {
       plan.columns = program.where.sizes[along - 1];
       plan.group_lines = program.lines < many_lines ? strip_columns : 64;
@@ -38061,10 +38245,13 @@ struct ScanKernel {
     return s != 0 || operands == 2 || (plan.by_strips && stride(o, along) != 0);
   }
   bool is_boxed() const {
-    bool any = false;
+    bool any = is_output_boxed();
     for (int o = 1; o < operands; ++o) any = any || is_boxed(o);
     return any;
   }
+
+  /// Whether the rows of a strip are written to a box first.
+  bool is_output_boxed() const { return plan.by_strips && stride(0, kept() - 1) != 1; }
 
   /// The columns of a strip.
   int64_t most_columns() const {
@@ -38297,6 +38484,8 @@ struct ScanKernel {
     int64_t const most_rows = boxed ? most_lines : narrow > rows_together && lines == plan.columns ? narrow : rows_together, most_count = boxed ? tile_columns : lines;
     int64_t bytes[operands];
     for (int o = 0; o < operands; ++o) bytes[o] = (o > 0 && is_boxed(o) ? panel_pitch : stride(o, along)) * work.space.element_sizes[o];
+    bool const out_boxed = is_output_boxed();
+    if (out_boxed) bytes[0] = tile_columns * static_cast<int64_t>(sizeof(Out));
     for (int64_t row = first; row < stop;) {
       int64_t const rows = stop - row < most_rows ? stop - row : most_rows;
       char* place[max_operands];
@@ -38308,10 +38497,11 @@ struct ScanKernel {
         Run<operands> run;
         if (boxed) fill_boxes(work, place, along, across, rows, count);
         bind(work, run, place, across, 0, count);
-        run.data[0] = place[0];
-        int const told = (bytes[0] % 64 == 0 ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
+        run.data[0] = out_boxed ? static_cast<void*>(work.held) : place[0];
+        int const told = (bytes[0] % 64 == 0 && !out_boxed ? flags(work, place[0]) : flags(work, place[0]) & 1) | (plan.parts == 1 ? 4 : 0);
         dispatch<typename Body::Strip>(&program.tree, const_cast<Run<operands> const*>(&run), static_cast<int>(rows), static_cast<int64_t const*>(bytes),
                                        static_cast<A const*>(work.bases + (plan.parts == 1 ? 0 : i)), work.chains + i, told);
+        if (out_boxed && work.writes) mover_of<Out>->move({place[0], stride(0, along), stride(0, across), work.held, tile_columns, 1, rows, count});
         for (int o = 0; o < operands; ++o) place[o] += count * stride(o, across) * work.space.element_sizes[o];
         i += count;
       }

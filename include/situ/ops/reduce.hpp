@@ -83,7 +83,7 @@ SITU_NOINLINE auto reduce_bound(typename Bound::Code const& code, void* tree, Bo
   bound.code = &code;
   bound.formula = code.formula;
   __builtin_memcpy(bound.tree, tree, sizeof bound.tree);
-  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, code.grain, result.data(), bound.outputs, bound.count, parameter);
+  if (bound.outputs > 0) cpu::launch_reduction<D>(kernel, bound, code.grain);
   return result;
 }
 

@@ -165,8 +165,8 @@ struct ReduceKernel {
   static constexpr bool selects = indexed || requires { R::extremum; };
   void cut(int64_t grain) {
     ReduceSpace const space = this->space();
-    int64_t const short_rows = indexed ? 32 : bound.count % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
-    plan = space.plan(grain, strip_columns, 2 * block_rows(), short_rows);
+    int64_t const short_rows = indexed ? 32 : space.run() % bound.code->lanes == 0 ? 0 : 16;  // whole packs are fast
+    plan = cut_reduction(bound, space, grain, strip_columns, 2 * block_rows(), short_rows, !indexed);
     ahead = selects && space.is_beyond_caches() ? asked_ahead() : short(0);
   }
 
@@ -175,7 +175,8 @@ struct ReduceKernel {
     alignas(64) unsigned char fixed[16 * 1024];
     int64_t needed = 64;
     for (int o = 1; o < operands; ++o) needed += tile_columns * space.element_sizes[o] + 64;
-    int64_t const strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
+    int64_t strip_bytes = plan.by_strips ? (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total)) : 0;
+    for (int o = 1; o < operands && plan.fold > 1; ++o) strip_bytes += padded_row(space, o);
     bool const fits = needed <= static_cast<int64_t>(sizeof fixed);
     Scratch const block((fits ? 0 : needed) + strip_bytes);
     unsigned char* const scratch = fits ? fixed : block.get() + strip_bytes;
@@ -254,11 +255,26 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     if (rows.end > rows.first) space.advance(base, 0, space.kept, output);
     int64_t const longest = evaluation.longest(selects ? int64_t{1} << 24 : bound.code->packs ? row_run / 4 : row_run);
+    bool const copies = space.copies_rows(rows);
+    feed.boxed = 0;
     RowTotals totals;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
       if (axis >= 0) space.advance(place, space.kept, axis, row);
+      if (copies) {
+        int64_t const most = tile_columns / rows.length, next = space.ahead(axis - 1, row, rows.end), together = next < most ? next : most;
+        int64_t const count = feed.bring_rows(space, place, axis, together, scratch);
+        Run<operands> run;
+        start(run, feed, count);
+        typename P::Found found;
+        int64_t const row_bytes[operands] = {};
+        bound.code->row(bound.code, bound.tree, evaluation.read(run), &found, row_bytes, 1);
+        if constexpr (indexed) found.index += row * rows.length;
+        totals.add(widened(found));
+        row += together - 1;
+        continue;
+      }
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
@@ -273,18 +289,23 @@ struct ReduceKernel {
           found.index += row * rows.length + i;
           totals.add(widened(found));
           i += count;
-        } else {  // pieces one after the other are rows to the kernel
+        } else {  // pieces one after the other are rows to the kernel, and so are whole rows at equal distances
           int64_t row_bytes[operands] = {};
           A sums[most_pieces];
-          int64_t pieces = bound.code->packs || bound.code->evaluate ? 1 : (rows.stop - i) / count;
+          bool const whole = count == rows.length && axis > space.kept;
+          int64_t pieces = 1;
+          if (whole) pieces = space.ahead(axis - 1, row, rows.end);
+          else if (!bound.code->packs) pieces = (rows.stop - i) / count;
           if (pieces > most_pieces) pieces = most_pieces;
+          if (bound.code->evaluate) pieces = 1;
           for (int o = 1; o < operands; ++o) {
-            row_bytes[o] = (run.mask[o] & count) * space.element_sizes[o];
-            if (run.mask[o] != 0 && run.data[o] != from[o]) pieces = 1;
+            row_bytes[o] = (whole ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
+            if (row_bytes[o] != 0 && run.data[o] != from[o]) pieces = 1;
           }
           bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
           for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
-          i += pieces * count;
+          i += (whole ? 1 : pieces) * count;
+          row += whole ? pieces - 1 : 0;
         }
       }
     }
@@ -301,7 +322,7 @@ struct ReduceKernel {
     for (int o = 1; o < operands; ++o) {
       if (space.stride(o, space.kept) != 1) return 1;
     }
-    int64_t const across = space.sizes[space.kept - 1], left = across - output % across, rows = left < end - output ? left : end - output;
+    int64_t const rows = space.ahead(space.kept - 1, output, end);
     return rows < most ? rows : most;
   }
   void run_rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t rows) const {
@@ -321,6 +342,9 @@ struct ReduceKernel {
     for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
 
+  /// Bytes of a row of operand o in which a strip takes several as one.
+  int64_t padded_row(ReduceSpace const& space, int o) const { return (plan.columns * space.element_sizes[o] + 63) / 64 * 64; }
+
   void run_strip(ReduceSpace const& space, ReduceFeed& feed, Evaluation& evaluation, unsigned char* scratch, unsigned char* memory, int64_t unit) const {
     char* base[max_operands];
     auto const [axis, part, output, columns, first, end] = space.strip_of(plan, unit, base);
@@ -328,21 +352,34 @@ struct ReduceKernel {
     auto* const totals = reinterpret_cast<Total*>(memory);
     auto* const values = reinterpret_cast<A*>(memory + (strip_columns + 64) * sizeof(Total));
     auto* const wheres = reinterpret_cast<Ix*>(memory + (strip_columns + 64) * (sizeof(Total) + sizeof(A)));
-    for (int64_t c = 0; c < padded; ++c) totals[c] = empty();
-    for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
     int64_t const together = block_rows(), longest = evaluation.longest(strip_columns);
+    bool const at_once = !indexed && end - first <= together && plan.fold == 1;
+    for (int64_t c = 0; !at_once && c < padded; ++c) totals[c] = empty();
+    for (int64_t c = 0; !indexed && c < padded; ++c) values[c] = first_value();
+    unsigned char* repeated = memory + (strip_columns + 64) * static_cast<int64_t>(sizeof(A) + sizeof(Ix) + sizeof(Total));
+    for (int o = 1; o < operands && plan.fold > 1; ++o) {
+      if (!space.repeats_rows(o)) continue;
+      int64_t const width = columns / plan.fold;
+      space.movers[o]->move({repeated, width, 1, base[o], 0, 1, plan.fold, width});
+      base[o] = reinterpret_cast<char*>(repeated);
+      repeated += padded_row(space, o);
+    }
+    // A last row that is not whole comes first: what its last pack adds to the columns behind it is taken back.
+    int64_t const left_over = bound.count % plan.fold, shift = left_over > 0 && end * plan.fold > bound.count ? 1 : 0;
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
-        int const rows = rows_together(space, row, block_end, row_bytes);
+        bool const whole = shift == 0 || row > first;
+        int64_t const at = whole ? row - shift : end - 1, stop = whole ? columns : left_over * (columns / plan.fold);
+        int const rows = whole ? rows_together(space, at, block_end - shift, row_bytes) : 1;
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
-        space.advance(place, space.kept, space.rank, row);
-        for (int64_t i = 0; i < columns;) {
+        space.advance(place, space.kept, space.rank, at * plan.fold);
+        for (int64_t i = 0; i < stop;) {
           char* from[max_operands];
           for (int o = 1; o < operands; ++o) from[o] = place[o] + i * space.stride(o, axis) * space.element_sizes[o];
-          int64_t const count = feed.bring(space, from, axis, columns - i < longest ? columns - i : longest, scratch);
+          int64_t const count = feed.bring(space, from, axis, stop - i < longest ? stop - i : longest, scratch);
           Run<operands> run;
           start(run, feed, count);
           if constexpr (indexed) {
@@ -352,15 +389,33 @@ struct ReduceKernel {
           }
           i += count;
         }
+        for (int64_t c = stop; !indexed && !whole && c < padded; ++c) values[c] = first_value();
         row += rows;
       }
       if constexpr (indexed) {
         for (int64_t c = 0; c < columns; ++c) totals[c] = merged(totals[c], widened(reducers::indexed<A>{values[c], wheres[c] + block}));
-      } else {
+      } else if (!at_once) {
         dispatch<SetAsideBody<R, A, Total>>(values, totals, padded);
       }
     }
-    for (int64_t c = 0; c < columns; ++c) deliver(output + c, part, totals[c]);
+    int64_t wide = columns;
+    for (int64_t f = plan.fold; f > 1; f /= 2) {  // a power of two
+      wide /= 2;
+      for (int64_t c = 0; c < wide; ++c) totals[c] = merged(totals[c], totals[c + wide]);
+    }
+    if (!at_once) deliver_strip(output, part, wide, [&](int64_t c) { return totals[c]; });
+    else if constexpr (!indexed) deliver_strip(output, part, wide, [&](int64_t c) { return widened(values[c]); });
+  }
+  template <class TotalOf>
+  SITU_INLINE void deliver_strip(int64_t output, int64_t part, int64_t columns, TotalOf const& total) const {
+    if (parts) {
+      Total* const to = parts + part * bound.outputs + output;
+      for (int64_t c = 0; c < columns; ++c) to[c] = total(c);
+    } else {
+      typename R::result* const to = static_cast<typename R::result*>(bound.where.data[0]) + place_of_output(bound, output);
+      int64_t const step = bound.where.strides[0][bound.kept_rank - 1];
+      for (int64_t c = 0; c < columns; ++c) to[c * step] = finished<R>(total(c), bound.count, bound.parameter);
+    }
   }
 
   /// How many rows from `row` on a strip's kernel takes at once, and how far apart they lie: several where they follow each
@@ -369,11 +424,11 @@ struct ReduceKernel {
     int const together = bound.code->together;
     if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
     int const last = space.rank - 1;
-    int64_t const left = space.sizes[last] - row % space.sizes[last], rows = left < end - row ? left : end - row;
+    int64_t const length = plan.fold > 1 ? end : space.sizes[last], left = length - row % length, rows = left < end - row ? left : end - row;
     if (rows < together) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
-      row_bytes[o] = space.stride(o, last) * space.element_sizes[o];
+      row_bytes[o] = space.stride(o, last) * plan.fold * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
     if constexpr (indexed) return together;
@@ -387,15 +442,14 @@ struct ReduceKernel {
 };
 
 /// Merges the parts of outputs [first, last), as a balanced tree.
-template <class K>
+template <class K, class Places>
 struct MergeKernel {
   typename K::Total* parts;
-  typename K::R::result* out;
-  int64_t outputs, units_per_output, count;
-  double parameter;
+  int64_t outputs, parts_per_output;
+  Places places;
 
   void operator()(int64_t first, int64_t last) const {
-    for (int64_t n = units_per_output; n > 1; n = (n + 1) / 2) {
+    for (int64_t n = parts_per_output; n > 1; n = (n + 1) / 2) {
       for (int64_t k = 0; k < (n + 1) / 2; ++k) {
         auto* const into = parts + k * outputs;
         auto const* const a = parts + 2 * k * outputs;
@@ -407,23 +461,24 @@ struct MergeKernel {
         }
       }
     }
-    for (int64_t o = first; o < last; ++o) out[o] = finished<typename K::R>(parts[o], count, parameter);
+    auto* const out = static_cast<typename K::R::result*>(places.where.data[0]);
+    for (int64_t o = first; o < last; ++o) out[place_of_output(places, o)] = finished<typename K::R>(parts[o], places.count, places.parameter);
   }
 };
 
 /// Cuts a reduction, and runs it: one launch, or two when outputs are cut into parts.
-template <class D, class Kernel>
-SITU_NOINLINE void launch_reduction(Kernel& kernel, int64_t grain, void* out, int64_t outputs, int64_t count, double parameter) {
+template <class D, class Kernel, int Operands>
+SITU_NOINLINE void launch_reduction(Kernel& kernel, ReducePlaces<Operands> const& places, int64_t grain) {
+  int64_t const outputs = places.outputs, count = places.count;
   kernel.cut(grain);
-  int64_t const units = kernel.plan.units();
-  bool const in_parts = kernel.plan.units_per_output > 1;
-  Temporary<D> const parts(in_parts ? static_cast<std::size_t>(outputs * kernel.plan.units_per_output) * sizeof(typename Kernel::Total) : 0);
+  int64_t const units = kernel.plan.units(), parts_per_output = kernel.plan.units_per_output;
+  Temporary<D> const parts(parts_per_output > 1 ? static_cast<std::size_t>(outputs * parts_per_output) * sizeof(typename Kernel::Total) : 0);
   kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
   int64_t const elements_per_unit = outputs * count / units + 1;
   device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
   if (!kernel.parts) return;
-  MergeKernel<Kernel> const merge{kernel.parts, static_cast<typename Kernel::R::result*>(out), outputs, kernel.plan.units_per_output, count, parameter};
-  device_traits<D>::launch(merge, outputs, grain / kernel.plan.units_per_output + 1);
+  MergeKernel<Kernel, ReducePlaces<Operands>> const merge{kernel.parts, outputs, parts_per_output, places};
+  device_traits<D>::launch(merge, outputs, grain / parts_per_output + 1);
 }
 
 }  // namespace detail::cpu
@@ -436,7 +491,7 @@ void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
   int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
-  cpu::launch_reduction<D>(kernel, grain, program.where.data[0], program.outputs, program.count, program.parameter);
+  cpu::launch_reduction<D>(kernel, kernel.program, grain);
 }
 
 }  // namespace detail

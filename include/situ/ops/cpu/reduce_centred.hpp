@@ -352,7 +352,7 @@ struct CentredKernel {
 
   explicit CentredKernel(P const& p) : program(p) { bind_tree<E>(bound, program.tree); }
   ReduceSpace space() const { return reduce_space(program); }
-  void cut(int64_t grain) { plan = space().plan(grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E))); }
+  void cut(int64_t grain) { plan = cut_reduction(program, space(), grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E)), false); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
   void operator()(int64_t first, int64_t last) const {
@@ -382,6 +382,10 @@ struct CentredKernel {
   /// Evaluates up to `wanted` elements to a buffer. Returns how many.
   int64_t evaluate(ReduceSpace const& space, ReduceFeed& feed, char* const* from, int axis, int64_t wanted, E* to, unsigned char* scratch) const {
     int64_t const count = feed.bring(space, from, axis, wanted, scratch);
+    evaluate(feed, count, to);
+    return count;
+  }
+  void evaluate(ReduceFeed const& feed, int64_t count, E* to) const {
     Run<operands> run;
     for (int o = 1; o < operands; ++o) run.data[o] = feed.data[o], run.mask[o] = feed.mask[o];
     run.data[0] = to;
@@ -389,7 +393,6 @@ struct CentredKernel {
     run.count = count;
     run.origin = 0;
     bound.run(run, false);
-    return count;
   }
 
   static void join(Total& total, E const* x, int64_t count) {
@@ -406,11 +409,21 @@ struct CentredKernel {
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(space.data[o]);
     space.advance(base, 0, space.kept, output);
     Total total = R::identity();
+    bool const copies = space.copies_rows(rows);
+    feed.boxed = 0;
     int64_t filled = 0;
     for (int64_t row = rows.first; row < rows.end; ++row) {
       char* place[max_operands];
       for (int o = 1; o < operands; ++o) place[o] = base[o];
       if (axis >= 0) space.advance(place, space.kept, axis, row);
+      if (copies) {
+        int64_t const most = tile_columns / rows.length, next = space.ahead(axis - 1, row, rows.end), together = next < most ? next : most;
+        if (tile - filled < together * rows.length) join(total, buffer, filled), filled = 0;
+        evaluate(feed, feed.bring_rows(space, place, axis, together, scratch), buffer + filled);
+        filled += together * rows.length;
+        row += together - 1;
+        continue;
+      }
       for (int64_t i = rows.begin; i < rows.stop;) {
         char* from[max_operands];
         for (int o = 1; o < operands; ++o) from[o] = place[o] + (axis >= 0 ? i * space.stride(o, axis) : 0) * space.element_sizes[o];
@@ -484,7 +497,7 @@ struct CentredKernel {
 
   void deliver(int64_t output, int64_t part, Total const& total) const {
     if (parts) parts[part * program.outputs + output] = total;
-    else static_cast<typename R::result*>(program.where.data[0])[output] = finished<R>(total, program.count, program.parameter);
+    else static_cast<typename R::result*>(program.where.data[0])[place_of_output(program, output)] = finished<R>(total, program.count, program.parameter);
   }
 };
 

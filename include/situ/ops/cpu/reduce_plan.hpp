@@ -12,12 +12,14 @@ namespace detail::cpu {
 
 inline constexpr int64_t row_run = 16384;  ///< elements whose sum goes on as part of a balanced tree; of floats in double
 
-/// How a reduction is cut. `by_strips`: the kept axis `rank - 1` of the reordered space is the fastest one.
+/// How a reduction is cut. `by_strips`: along the kept axis `strip_axis`, which is to be made the last kept one.
 struct ReducePlan {
   bool by_strips;
+  int strip_axis;
   int64_t units_per_output;  ///< by rows: parts of one output; by strips: parts of one strip
   int64_t rows_per_unit, run_per_unit;
   int64_t outer, strips, columns, strip_columns;  ///< by strips
+  int64_t fold;  ///< rows that a strip takes as one, where they are a few columns close to each other: a power of two
   int64_t units() const { return by_strips ? outer * strips * units_per_output : outer * units_per_output; }
 };
 
@@ -73,8 +75,10 @@ struct ReduceSpace {
     rows.stop = rows.begin + units * plan.run_per_unit < rows.length ? rows.begin + units * plan.run_per_unit : rows.length;
     return rows;
   }
+  /// The length of a row.
+  int64_t run() const { return kept < rank ? sizes[rank - 1] : 1; }
   int64_t runs_per_row(ReducePlan const& plan) const {
-    int64_t const length = kept < rank ? sizes[rank - 1] : 1;
+    int64_t const length = run();
     return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
   }
 
@@ -88,24 +92,78 @@ struct ReduceSpace {
     strip.axis = kept - 1;
     strip.part = unit % plan.units_per_output;
     int64_t const column = unit / plan.units_per_output % plan.strips * plan.strip_columns, outer = unit / plan.units_per_output / plan.strips;
-    strip.output = outer * plan.columns + column;
+    int64_t const rows = (count + plan.fold - 1) / plan.fold;
+    strip.output = outer * (plan.columns / plan.fold) + column;
     strip.columns = plan.columns - column < plan.strip_columns ? plan.columns - column : plan.strip_columns;
     strip.first = strip.part * plan.rows_per_unit;
-    strip.end = strip.first + plan.rows_per_unit < count ? strip.first + plan.rows_per_unit : count;
+    strip.end = strip.first + plan.rows_per_unit < rows ? strip.first + plan.rows_per_unit : rows;
     for (int o = 1; o < operands; ++o) base[o] = static_cast<char*>(data[o]) + column * stride(o, strip.axis) * element_sizes[o];
     advance(base, 0, strip.axis, outer);
     return strip;
   }
 
+  /// The kept axis of at least 8 elements that is densest in memory, of equals the last; -1 where there is none.
+  int densest_kept() const {
+    int best = -1;
+    int64_t best_bytes = 0;
+    for (int k = kept - 1; k >= 0; --k) {
+      if (sizes[k] < 8) continue;
+      int64_t bytes = 0;
+      for (int o = 1; o < operands; ++o) {
+        int64_t const step = (stride(o, k) < 0 ? -stride(o, k) : stride(o, k)) * element_sizes[o];
+        bytes += step < 64 ? step : 64;
+      }
+      if (best < 0 || bytes < best_bytes) best = k, best_bytes = bytes;
+    }
+    return best;
+  }
+
+  /// How many rows of a few columns make one: rows that are close to each other, or the same again, in every operand.
+  int64_t foldable_rows() const {
+    constexpr int64_t few = 64, fewest = 16, most = 64, enough = 256;
+    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few || count < 4 * fewest) return 1;
+    for (int o = 1; o < operands; ++o) {
+      int64_t const across = stride(o, kept - 1), along = stride(o, kept);
+      if (element_sizes[o] > 0 && !(across == 1 && (along == sizes[kept - 1] || along == 0)) && !(across == 0 && along == 0)) return 1;
+    }
+    int64_t rows = fewest;
+    while (rows < most && rows * sizes[kept - 1] < enough && count >= 8 * rows) rows *= 2;
+    return rows;
+  }
+  /// Operand o's row is the same again for every row of a strip that takes several as one.
+  bool repeats_rows(int o) const { return element_sizes[o] > 0 && stride(o, kept - 1) == 1 && stride(o, kept) == 0; }
+
+  /// Whether short rows are copied beside each other, a box of them at a time: a kernel takes them as one.
+  bool copies_rows(Rows const& rows) const {
+    constexpr int64_t shortest = 64, longest = tile_columns / 2;
+    if (rows.axis <= kept || rows.begin != 0 || rows.stop != rows.length || rows.end - rows.first < 2 || rows.length > longest) return false;
+    bool in_step = true;  // rows that a kernel can take where they lie
+    for (int o = 1; o < operands; ++o) {
+      int64_t const step = stride(o, rows.axis);
+      in_step = in_step && (element_sizes[o] == 0 || step == 1 || (step == 0 && stride(o, rows.axis - 1) == 0 && operands > 2));
+    }
+    return !in_step || rows.length <= shortest;
+  }
+  /// How many positions of an axis from number `at` on follow each other, of those before `end`.
+  int64_t ahead(int axis, int64_t at, int64_t end) const {
+    int64_t const left = sizes[axis] - at % sizes[axis];
+    return left < end - at ? left : end - at;
+  }
+
   /// `grain` elements are worth a thread of their own; strips are at most `strip_columns` wide, and cut in no fewer than `least_rows`. Rows of up to
   /// `short_rows` elements are reduced side by side, also where those of each lie together: a row by itself takes as long as one of several packs.
-  ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows) const {
+  SITU_NOINLINE ReducePlan plan(int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows, bool folds) const {
     ReducePlan plan{};
     plan.strip_columns = strip_columns;
-    int const last_kept = kept - 1, last_reduced = rank - 1;
-    if (kept > 0 && kept == rank) {
-      plan.by_strips = count == 1 && sizes[last_kept] >= 8;  // axes of one element alone
-    } else if (kept > 0 && sizes[last_kept] >= 8) {
+    plan.fold = folds ? foldable_rows() : 1;
+    int last_kept = densest_kept();
+    int const last_reduced = rank - 1;
+    if (plan.fold > 1) {
+      last_kept = kept - 1;
+      plan.by_strips = true;
+    } else if (last_kept >= 0 && kept == rank) {
+      plan.by_strips = count == 1;  // axes of one element alone
+    } else if (last_kept >= 0) {
       int votes = 0;
       for (int o = 1; o < operands; ++o) {
         if (element_sizes[o] == 0) continue;
@@ -115,22 +173,23 @@ struct ReduceSpace {
         else if (a != 0) votes += a == 1 ? 1 : 0;
         else if (b != 0) votes -= b == 1 ? 1 : 0;
       }
-      plan.by_strips = votes > 0 || (count <= short_rows && sizes[last_kept] >= 64);
+      plan.by_strips = votes > 0 || (sizes[last_reduced] <= short_rows && sizes[last_kept] >= 64);
     }
     if (plan.by_strips) {
-      plan.columns = sizes[last_kept];
+      plan.strip_axis = last_kept;
+      plan.outer = outputs / sizes[last_kept];
+      plan.columns = sizes[last_kept] * plan.fold;
       plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
-      plan.outer = outputs / plan.columns;
-      int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns;
+      int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns, all = (count + plan.fold - 1) / plan.fold;
       int64_t rows = (grain + wide - 1) / wide;
       if (rows < least_rows) rows = least_rows;
-      if (count * outputs < 2 * grain) rows = count;
-      plan.rows_per_unit = rows < count ? rows : (count > 0 ? count : 1);
-      plan.units_per_output = count > 0 ? (count + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
+      if (count * outputs < 2 * grain) rows = all;
+      plan.rows_per_unit = rows < all ? rows : (all > 0 ? all : 1);
+      plan.units_per_output = all > 0 ? (all + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
       return plan;
     }
     plan.outer = outputs;
-    int64_t const run = kept < rank ? sizes[last_reduced] : 1;
+    int64_t const run = this->run();
     int64_t const rows = run > 0 ? count / run : 0;
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
@@ -157,6 +216,28 @@ inline namespace SITU_ABI_THREADS {
 inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 ? 256 : num_threads() > 1 ? 2048 : 512; }
 }  // namespace SITU_ABI_THREADS
 
+/// Where in memory output number `output` of a reordered space lies.
+template <class Places>
+SITU_INLINE int64_t place_of_output(Places const& places, int64_t output) {
+  auto const& where = places.where;
+  if (places.kept_rank == 0 || where.strides[0][places.kept_rank - 1] == 1) return output;  // in their own order
+  int64_t place = 0;
+  for (int k = places.kept_rank - 1; k >= 0; --k) {
+    place += output % where.sizes[k] * where.strides[0][k];
+    output /= where.sizes[k];
+  }
+  return place;
+}
+
+/// Cuts a reduction; puts the axis of its strips last among the kept ones.
+template <class Places>
+ReducePlan cut_reduction(Places& places, ReduceSpace const& space, int64_t grain, int64_t strip_columns, int64_t least_rows, int64_t short_rows, bool folds) {
+  ReducePlan const plan = space.plan(grain, strip_columns, least_rows, short_rows, folds);
+  int const last = places.kept_rank - 1;
+  if (plan.by_strips && plan.strip_axis != last) swap_axes(places.where.sizes, &places.where.strides[0][0], space.operands, plan.strip_axis, last);
+  return plan;
+}
+
 template <class P>
 ReduceSpace reduce_space(P const& program) {
   constexpr int operands = P::leaves + 1;
@@ -166,12 +247,15 @@ ReduceSpace reduce_space(P const& program) {
   return space;
 }
 
-/// Brings `count` elements from `place` on, `axis` apart, to a form that kernels read. Returns how many were brought.
+/// Brings operands to a form that kernels read.
 struct ReduceFeed {
   void* data[max_operands];
   int64_t mask[max_operands];
+  int64_t boxed = 0;                     ///< elements in the boxes
+  void const* came_from[max_operands];  ///< of what is in the boxes
   alignas(64) unsigned char splats[max_operands][64];
 
+  /// `count` elements from `place` on, `axis` apart. Returns how many were brought.
   int64_t bring(ReduceSpace const& space, char* const* place, int axis, int64_t count, unsigned char* scratch) {
     // Where there is one operand, its kernel takes it as contiguous: a repeated element is written out.
     bool const repeats = space.operands > 2;
@@ -197,6 +281,35 @@ struct ReduceFeed {
         scratch += (count * size + 63) / 64 * 64;
       }
     }
+    return count;
+  }
+
+  /// `rows` short rows along `axis`, which follow each other along the axis before it, as one. The boxes that they are copied to stay the same as long
+  /// as nothing else uses the scratch memory.
+  SITU_NOINLINE int64_t bring_rows(ReduceSpace const& space, char* const* place, int axis, int64_t rows, unsigned char* scratch) {
+    int64_t const length = space.sizes[axis], count = rows * length;
+    bool const known = count <= boxed;
+    bool moved = false;
+    for (int o = 1; o < space.operands; ++o) {
+      int const size = space.element_sizes[o];
+      int64_t const step = space.stride(o, axis), apart = space.stride(o, axis - 1);
+      unsigned char* const box = scratch;
+      scratch += tile_columns * size + 64;
+      data[o] = place[o];
+      mask[o] = -1;
+      if (!space.movers[o] || (step == 1 && apart == length)) continue;
+      if (step == 0 && apart == 0 && space.operands > 2) {
+        space.movers[o]->gather(splats[o], place[o], 0, 64 / (size > 0 ? size : 1));
+        data[o] = splats[o], mask[o] = 0;
+        continue;
+      }
+      data[o] = box;
+      if (apart == 0 && known && came_from[o] == place[o]) continue;
+      space.movers[o]->move({box, length, 1, place[o], apart, step, rows, length});
+      came_from[o] = place[o];
+      moved = moved || apart == 0;
+    }
+    if (!known || moved) boxed = count;
     return count;
   }
 };
