@@ -64,23 +64,50 @@ TEST_CASE("a gradient that nobody asked for is not written") {
 }
 
 TEST_CASE_TEMPLATE("a row that was broadcast gets the sum, beside a matrix that appears twice", T, float, double, float16, bfloat16) {
-  constexpr int64_t rows = 7;
-  for (int64_t const n : {5, 16, 33, 100, 515}) {
-    CAPTURE(n);
-    Variable x{numbers<T>({rows, n}, 2)}, y{numbers<T>({n}, 3)};
-    sum((x - y) * (x + x)).backward();  // by x: 4x - 2y, by y: -2 sum(x)
-    auto const by_x = x.grad(), by_y = y.grad();
-    int64_t wrong = 0;
-    for (int64_t c = 0; c < n; ++c) {
-      double total = 0;
-      for (int64_t r = 0; r < rows; ++r) {
-        total -= 2 * at(r * n + c, 2);
-        wrong += static_cast<double>(static_cast<float>(by_x.data()[r * n + c])) != 4 * at(r * n + c, 2) - 2 * at(c, 3);
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (int64_t const rows : {7, 300}) {
+      for (int64_t const n : {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 33, 100, 515}) {
+        CAPTURE(rows);
+        CAPTURE(n);
+        Variable x{numbers<T>({rows, n}, 2)}, y{numbers<T>({n}, 3)};
+        sum((x - y) * (x + x)).backward();  // by x: 4x - 2y, by y: -2 sum(x)
+        auto const by_x = x.grad(), by_y = y.grad();
+        int64_t wrong = 0;
+        for (int64_t c = 0; c < n; ++c) {
+          double total = 0;
+          for (int64_t r = 0; r < rows; ++r) {
+            total -= 2 * at(r * n + c, 2);
+            wrong += static_cast<double>(static_cast<float>(by_x.data()[r * n + c])) != 4 * at(r * n + c, 2) - 2 * at(c, 3);
+          }
+          wrong += by_y.data()[c] != detail::convert_scalar<T>(static_cast<float>(total));
+        }
+        CHECK(wrong == 0);
       }
-      wrong += static_cast<double>(static_cast<float>(by_y.data()[c])) != total;
     }
-    CHECK(wrong == 0);
-  }
+  });
+}
+
+TEST_CASE("points of two sets that were broadcast against each other get the sums over the other set") {
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (int64_t const n : {1, 2, 3, 5, 16, 21}) {
+      CAPTURE(n);
+      constexpr int64_t first = 35, second = 70;
+      Variable x{numbers<float>({first, 1, n}, 2)}, y{numbers<float>({1, second, n}, 3)};
+      sum((x - y) * (x + x)).backward();
+      int64_t wrong = 0;
+      for (int64_t c = 0; c < n; ++c) {
+        for (int64_t i = 0; i < first; ++i) {
+          double total = 0;
+          for (int64_t j = 0; j < second; ++j) total += 4 * at(i * n + c, 2) - 2 * at(j * n + c, 3);
+          wrong += static_cast<double>(x.grad()(i, 0, c)) != total;
+        }
+        double total = 0;
+        for (int64_t i = 0; i < first; ++i) total -= 2 * at(i * n + c, 2);
+        for (int64_t j = 0; j < second; ++j) wrong += static_cast<double>(y.grad()(0, j, c)) != total;
+      }
+      CHECK(wrong == 0);
+    }
+  });
 }
 
 TEST_CASE("gradients beyond the caches are what smaller ones are, also in parts and on top of others") {

@@ -335,20 +335,15 @@ struct AccumulateBody {
   SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
     using P = pack<T, N, Isa>;
+    if (to_step == 1 && to_row == count) count *= rows, rows = 1;
     for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
-      if (to_step == 1 || count == 1) {  // rows are added to rows, or to one
-        int64_t c = 0;
-        for (; c + N <= count; c += N) {
-          if (to_row == 0) {
-            P sum = P::load(to + c);
-            for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
-            sum.store(to + c);
-          } else {
-            for (int64_t r = 0; r < rows; ++r) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
-          }
-        }
-        for (; c < count; ++c) {
-          for (int64_t r = 0; r < rows; ++r) to[r * to_row + c] += from[r * count + c];
+      if ((to_step == 1 || count == 1) && to_row == 0 && rows > 1) {
+        add_rows<Isa>(to, from, rows, count);
+      } else if (to_step == 1 || count == 1) {
+        for (int64_t r = 0; r < rows; ++r) {
+          int64_t c = 0;
+          for (; c + N <= count; c += N) (P::load(to + r * to_row + c) + P::load(from + r * count + c)).store(to + r * to_row + c);
+          for (; c < count; ++c) to[r * to_row + c] += from[r * count + c];
         }
       } else if (to_step == 0 && to_row == 0) {
         *to += sum_of<Isa>(from, rows * count);
@@ -363,6 +358,36 @@ struct AccumulateBody {
   }
 
  private:
+  /// Rows onto one.
+  template <class Isa>
+  SITU_INLINE static void add_rows(T* to, T const* from, int64_t rows, int64_t count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    P const none(T(0));
+    if (count >= N) {
+      for (int64_t c = 0;; c = c + 2 * N <= count ? c + N : count - N) {  // the last pack overlaps the one before
+        int const again = static_cast<int>(c % N == 0 ? 0 : N - c % N);
+        P sum = none;
+        for (int64_t r = 0; r < rows; ++r) sum = sum + P::load(from + r * count + c);
+        if (again == 0) (P::load(to + c) + sum).store(to + c);
+        else for (int k = again; k < N; ++k) to[c + k] += sum[k];
+        if (c + N == count) break;
+      }
+      return;
+    }
+    T sums[N * N];  // N rows are as many whole packs as they have columns
+    for (int64_t k = 0; k < count; ++k) none.store(sums + k * N);
+    int64_t r = 0;
+    for (; r + N <= rows; r += N, from += N * count) {
+      for (int64_t k = 0; k < count; ++k) (P::load(sums + k * N) + P::load(from + k * N)).store(sums + k * N);
+    }
+    for (int64_t k = 0; k < (rows - r) * count; ++k) sums[k] += from[k];
+    for (int64_t c = 0; c < count; ++c) {
+      T sum(0);
+      for (int64_t k = 0; k < N; ++k) sum += sums[k * count + c];
+      to[c] += sum;
+    }
+  }
   template <class Isa>
   SITU_INLINE static T sum_of(T const* from, int64_t count) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
