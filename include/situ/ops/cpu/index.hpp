@@ -19,25 +19,29 @@ template <int Operands>
 struct IndexPlace {
   IndexSpace<Operands> const& space;
   int64_t at[max_rank];
+  int64_t offset[Operands] = {};
 
   IndexPlace(IndexSpace<Operands> const& all, int64_t place) : space(all) {
     for (int k = space.rank - 1; k >= 0; --k) {
       at[k] = place % space.sizes[k];
       place /= space.sizes[k];
+      move(k, at[k]);
     }
-  }
-  int64_t offset(int operand) const {
-    int64_t result = 0;
-    for (int k = 0; k < space.rank; ++k) result += at[k] * space.strides[operand][k];
-    return result;
   }
   /// To the first place of the next row.
-  void next_row() {
-    at[space.rank - 1] = 0;
-    for (int k = space.rank - 2; k >= 0; --k) {
-      if (++at[k] < space.sizes[k]) return;
+  SITU_INLINE void next_row() {
+    int const inner = space.rank - 1;
+    if (at[inner] != 0) move(inner, -at[inner]), at[inner] = 0;
+    for (int k = inner - 1; k >= 0; --k) {
+      if (++at[k] < space.sizes[k]) return move(k, 1);
+      move(k, 1 - at[k]);
       at[k] = 0;
     }
+  }
+
+ private:
+  SITU_INLINE void move(int axis, int64_t steps) {
+    for (int o = 0; o < Operands; ++o) offset[o] += steps * space.strides[o][axis];
   }
 };
 
@@ -49,15 +53,39 @@ struct GatherKernel : GatherProgram<Word, Ix> {
     auto const& all = this->space;
     int const inner = all.rank - 1;
     IndexPlace<3> place(all, first);
+    int64_t steps[few];
+    bool const same = is_same_in_every_row(steps);
     for (int64_t p = first; p < last;) {
       int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
-      row(this->out + p, this->from + place.offset(Base::source), place.offset(Base::indices), count);
+      Word* const to = this->out + p;
+      Word const* const values = this->from + place.offset[Base::source];
+      if (same && count == all.sizes[inner]) {
+        for (int64_t k = 0; k < count; ++k) to[k] = values[steps[k]];
+      } else {
+        row(to, values, place.offset[Base::indices], count);
+      }
       p += count;
       place.next_row();
     }
   }
 
  private:
+  static constexpr int64_t few = 64;
+  /// Whether short rows have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
+  bool is_same_in_every_row(int64_t* steps) const {
+    auto const& all = this->space;
+    int const inner = all.rank - 1;
+    if (all.sizes[inner] > few) return false;
+    for (int k = 0; k < inner; ++k) {
+      if (all.strides[Base::indices][k] != 0) return false;
+    }
+    for (int64_t k = 0; k < all.sizes[inner]; ++k) {
+      int64_t i = static_cast<int64_t>(this->index[k * all.strides[Base::indices][inner]]);
+      if (!this->bounds.resolve(i)) return false;
+      steps[k] = i * this->axis_stride + k * all.strides[Base::source][inner];
+    }
+    return true;
+  }
   void row(Word* to, Word const* values, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
@@ -113,9 +141,9 @@ struct ScatterKernel : ScatterProgram<Join, Ix> {
     bool const all = low == 0 && high == this->bounds.extent;
     IndexPlace<3> place(places, begin);
     for (int64_t p = begin; p < end; p += places.sizes[inner]) {
-      T* const out = this->to + place.offset(Base::target) + column * step;
-      T const* const in = this->from + place.offset(Base::source) + column * from_step;
-      Ix const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      T* const out = this->to + place.offset[Base::target] + column * step;
+      T const* const in = this->from + place.offset[Base::source] + column * from_step;
+      Ix const* const at = this->index + place.offset[Base::indices] + column * index_step;
       if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
       else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();
