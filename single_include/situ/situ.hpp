@@ -21615,6 +21615,23 @@ struct Multiplication {
     }
   }
 
+  /// Up to four rows times up to four columns, all of which lie in memory as they are.
+  void run_scalar_products(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    Product<T> const& p = product;
+    alignas(64) C x[is_product_type<T> ? 1 : vector_chain];
+    C totals[4][4] = {}, found[4];
+    for (int64_t k = 0; k < p.k; k += vector_chain) {
+      int64_t const left = p.k - k, depth = left < vector_chain ? left : vector_chain;
+      for (int64_t j = j0; j < j1; ++j) {
+        T const* const column = p.b + j * p.b_j + k;
+        if constexpr (!is_product_type<T>) pack_panel<T>(x, depth, column, 1, 2, depth, 1);
+        sum_rows<T>(found, p.a + i0 * p.a_i + k, p.a_i, 1, is_product_type<T> ? reinterpret_cast<C const*>(column) : x, i1 - i0, depth);
+        for (int64_t i = i0; i < i1; ++i) totals[i][j] += found[i - i0];
+      }
+    }
+    store_sums<T>(p.c + i0 * p.c_i + j0 * p.c_j, p.c_i, p.c_j, &totals[i0][j0], 4, i1 - i0, j1 - j0);
+  }
+
   /// Rows [i0, i1) of a product with a single column, where the matrix has an axis without gaps. False where it has none, or no memory.
   bool run_vector(int64_t i0, int64_t i1) const {
     Product<T> const& p = product;
@@ -21703,6 +21720,8 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   int64_t const m = product.m, n = product.n, k = product.k;
   if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
   if (n == 1 && work.run_vector(i0, i1)) return;
+  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b, near = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;
+  if (m <= 4 && n <= 4 && k >= 256 && dense && near && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
   work.run(i0, i1, j0, j1);
 }
 
@@ -30880,25 +30899,29 @@ template <int Operands>
 struct IndexPlace {
   IndexSpace<Operands> const& space;
   int64_t at[max_rank];
+  int64_t offset[Operands] = {};
 
   IndexPlace(IndexSpace<Operands> const& all, int64_t place) : space(all) {
     for (int k = space.rank - 1; k >= 0; --k) {
       at[k] = place % space.sizes[k];
       place /= space.sizes[k];
+      move(k, at[k]);
     }
-  }
-  int64_t offset(int operand) const {
-    int64_t result = 0;
-    for (int k = 0; k < space.rank; ++k) result += at[k] * space.strides[operand][k];
-    return result;
   }
   /// To the first place of the next row.
-  void next_row() {
-    at[space.rank - 1] = 0;
-    for (int k = space.rank - 2; k >= 0; --k) {
-      if (++at[k] < space.sizes[k]) return;
+  SITU_INLINE void next_row() {
+    int const inner = space.rank - 1;
+    if (at[inner] != 0) move(inner, -at[inner]), at[inner] = 0;
+    for (int k = inner - 1; k >= 0; --k) {
+      if (++at[k] < space.sizes[k]) return move(k, 1);
+      move(k, 1 - at[k]);
       at[k] = 0;
     }
+  }
+
+ private:
+  SITU_INLINE void move(int axis, int64_t steps) {
+    for (int o = 0; o < Operands; ++o) offset[o] += steps * space.strides[o][axis];
   }
 };
 
@@ -30910,15 +30933,39 @@ struct GatherKernel : GatherProgram<Word, Ix> {
     auto const& all = this->space;
     int const inner = all.rank - 1;
     IndexPlace<3> place(all, first);
+    int64_t steps[few];
+    bool const same = is_same_in_every_row(steps);
     for (int64_t p = first; p < last;) {
       int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
-      row(this->out + p, this->from + place.offset(Base::source), place.offset(Base::indices), count);
+      Word* const to = this->out + p;
+      Word const* const values = this->from + place.offset[Base::source];
+      if (same && count == all.sizes[inner]) {
+        for (int64_t k = 0; k < count; ++k) to[k] = values[steps[k]];
+      } else {
+        row(to, values, place.offset[Base::indices], count);
+      }
       p += count;
       place.next_row();
     }
   }
 
  private:
+  static constexpr int64_t few = 64;
+  /// Whether short rows have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
+  bool is_same_in_every_row(int64_t* steps) const {
+    auto const& all = this->space;
+    int const inner = all.rank - 1;
+    if (all.sizes[inner] > few) return false;
+    for (int k = 0; k < inner; ++k) {
+      if (all.strides[Base::indices][k] != 0) return false;
+    }
+    for (int64_t k = 0; k < all.sizes[inner]; ++k) {
+      int64_t i = static_cast<int64_t>(this->index[k * all.strides[Base::indices][inner]]);
+      if (!this->bounds.resolve(i)) return false;
+      steps[k] = i * this->axis_stride + k * all.strides[Base::source][inner];
+    }
+    return true;
+  }
   void row(Word* to, Word const* values, int64_t position, int64_t count) const {
     int const inner = this->space.rank - 1;
     int64_t const step = this->space.strides[Base::source][inner], index_step = this->space.strides[Base::indices][inner];
@@ -30974,9 +31021,9 @@ struct ScatterKernel : ScatterProgram<Join, Ix> {
     bool const all = low == 0 && high == this->bounds.extent;
     IndexPlace<3> place(places, begin);
     for (int64_t p = begin; p < end; p += places.sizes[inner]) {
-      T* const out = this->to + place.offset(Base::target) + column * step;
-      T const* const in = this->from + place.offset(Base::source) + column * from_step;
-      Ix const* const at = this->index + place.offset(Base::indices) + column * index_step;
+      T* const out = this->to + place.offset[Base::target] + column * step;
+      T const* const in = this->from + place.offset[Base::source] + column * from_step;
+      Ix const* const at = this->index + place.offset[Base::indices] + column * index_step;
       if (all) row<false>(out, step, in, from_step, at, p + column, columns, 0, 0);
       else row<true>(out, step, in, from_step, at, p + column, columns, low, static_cast<uint64_t>(high - low));
       place.next_row();

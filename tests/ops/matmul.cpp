@@ -119,6 +119,24 @@ TEST_CASE("sums longer than a block, and all sizes around those of tiles") {
   });
 }
 
+TEST_CASE_TEMPLATE("a few rows by a few rows: long scalar products", T, float, double, float16, int32_t) {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t k : {255, 256, 301, 4096, 4300}) {
+      for (int64_t m = 1; m <= 5; ++m) {
+        for (int64_t n = 1; n <= 5; ++n) {
+          auto const a = numbers<T>({m, k}, 1), w = numbers<T>({n, k}, 2), wide = numbers<T>({n, k + 3}, 3), batch = numbers<T>({2, m, k}, 4);
+          auto const apart = wide.slice(1, 2, k + 2).t();
+          INFO("m ", m, ", n ", n, ", k ", k);
+          CHECK(wrong_elements(matmul(a, w.t()).to_vector(), plain_product<T>(a, w.t()), k) == 0);
+          CHECK(wrong_elements(matmul(a, apart).to_vector(), plain_product<T>(a, apart), k) == 0);
+          auto const both = matmul(batch, w.t());
+          CHECK(wrong_elements(both[1].to_vector(), plain_product<T>(batch[1], w.t()), k) == 0);
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("packed panels of any height and depth") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t m = 3; m <= 19; ++m) {

@@ -240,6 +240,23 @@ struct Multiplication {
     }
   }
 
+  /// Up to four rows times up to four columns, all of which lie in memory as they are.
+  void run_scalar_products(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    Product<T> const& p = product;
+    alignas(64) C x[is_product_type<T> ? 1 : vector_chain];
+    C totals[4][4] = {}, found[4];
+    for (int64_t k = 0; k < p.k; k += vector_chain) {
+      int64_t const left = p.k - k, depth = left < vector_chain ? left : vector_chain;
+      for (int64_t j = j0; j < j1; ++j) {
+        T const* const column = p.b + j * p.b_j + k;
+        if constexpr (!is_product_type<T>) pack_panel<T>(x, depth, column, 1, 2, depth, 1);
+        sum_rows<T>(found, p.a + i0 * p.a_i + k, p.a_i, 1, is_product_type<T> ? reinterpret_cast<C const*>(column) : x, i1 - i0, depth);
+        for (int64_t i = i0; i < i1; ++i) totals[i][j] += found[i - i0];
+      }
+    }
+    store_sums<T>(p.c + i0 * p.c_i + j0 * p.c_j, p.c_i, p.c_j, &totals[i0][j0], 4, i1 - i0, j1 - j0);
+  }
+
   /// Rows [i0, i1) of a product with a single column, where the matrix has an axis without gaps. False where it has none, or no memory.
   bool run_vector(int64_t i0, int64_t i1) const {
     Product<T> const& p = product;
@@ -328,6 +345,8 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   int64_t const m = product.m, n = product.n, k = product.k;
   if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
   if (n == 1 && work.run_vector(i0, i1)) return;
+  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b, near = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;
+  if (m <= 4 && n <= 4 && k >= 256 && dense && near && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
   work.run(i0, i1, j0, j1);
 }
 
