@@ -13538,6 +13538,16 @@ SITU_INLINE pack<T, N, Isa> horner(pack<T, N, Isa> const& x, T highest, C... low
   return r;
 }
 
+/// The same in two chains, of even and of odd powers: half as many steps that wait for each other.
+template <class T, int N, class Isa, class... C>
+SITU_INLINE pack<T, N, Isa> horner_in_two(pack<T, N, Isa> const& x, T highest, T second, C... lower) {
+  using P = pack<T, N, Isa>;
+  P const square = x * x;
+  P before(highest), last(second), next;
+  ((next = multiply_add(before, square, P(static_cast<T>(lower))), before = last, last = next), ...);
+  return multiply_add(before, x, last);
+}
+
 /// 1.5 · 2^23 or 1.5 · 2^52: added to a small number it leaves the nearest integer in the low bits.
 template <class T>
 inline constexpr T round_magic = sizeof(T) == 4 ? T(12582912.0) : T(6755399441055744.0);
@@ -13684,6 +13694,15 @@ SITU_INLINE pack<T, N, Isa> by_lane(lane_mask<static_cast<int>(sizeof(T)), N, Is
   for (int k = 0; k < N; ++k) wanted[k] = m[k];
   call_lanes<F, T, N>(from1, from2, to, wanted);
   return pack<T, N, Isa>::load(to);
+}
+/// y, with F::value(x) where `size`, often x, is not from `least`, which is above -1, to `greatest`, or is NaN.
+template <class F, int N, class Isa>
+SITU_INLINE pack<double, N, Isa> by_lane_outside(pack<double, N, Isa> const& size, double least, double greatest,
+                                                 pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
+  using P = pack<double, N, Isa>;
+  auto const special = select(size <= P(greatest), size, P(-1.0)) < P(least);
+  if (SITU_UNLIKELY(any(special))) return by_lane<F>(special, x, y);
+  return y;
 }
 /// F::value on every lane, for functions that have no vector form.
 template <class F, class T, int N, class Isa>
@@ -14475,13 +14494,6 @@ SITU_INLINE exp_twice<pack<double, N, Isa>> split_exp_twice(pack<double, N, Isa>
   return {r, exp_rest(r, keep_order(a - r) + b), n};
 }
 
-struct scalar_exp2 {
-  static double value(double x) { return math::exp2(x); }
-};
-struct scalar_expm1 {
-  static double value(double x) { return math::expm1(x); }
-};
-
 }  // namespace detail
 
 /// eˣ.
@@ -14541,14 +14553,25 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   return detail::scale(P(1.0) + t, n);
 }
 
-// The other functions of double go through libm, lane by lane.
+/// By exp: eʳ with r = (x − n) ln 2.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_exp2>(x);
+  using P = pack<double, N, Isa>;
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1077.0);
+  P const n = detail::round_small(y);
+  P const r = (y - n) * P(0.6931471805599453);
+  return detail::scale(P(1.0) + detail::exp_rest(r, r), n);
 }
+
+/// The sum of 2^n − 1 and 2^n r is not rounded before the rest of 2^n t joins it.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> expm1(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_expm1>(x);
+  using P = pack<double, N, Isa>;
+  auto const [r, rest, n] = detail::split_exp_twice(detail::at_least(detail::at_most(x, 710.0), -40.0), P(0.0));
+  P const s = detail::power_of_two(n - P(1.0));
+  auto const sum = detail::fast_two_sum(keep_order(s - P(0.5)), keep_order(s * r));
+  P const y = sum.hi + multiply_add(s, rest, keep_order(sum.lo));
+  return select(n == P(0.0), select(x == P(0.0), x, r + rest), y + y);
 }
 
 }  // namespace math
@@ -14772,14 +14795,11 @@ SITU_INLINE pack<float, N, Isa> log1p(pack<float, N, Isa> const& x) {
   return y;
 }
 
-/// In double:
-///
-///     f = m − 1 in [−0.293, 0.414],   s = f / (2 + f),   log(1 + f) = f − (f²/2 − s (f²/2 + R(s²)))
-///
-/// Cost      lanes that are 0, denormal, negative, infinite or NaN go through libm.
-/// Source    the scheme and the coefficients of R are those of log in FreeBSD's msun, e_log.c (Sun Microsystems 1993).
+namespace detail {
+
+/// x = 2^e (1 + f), −0.293 <= f < 0.415, for positive normal x.
 template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
+SITU_INLINE log_parts<pack<double, N, Isa>> split_log(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
   using Ix = pack<int64_t, N, Isa>;
   using U = pack<uint64_t, N, Isa>;
@@ -14788,33 +14808,101 @@ SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
   P const biased = bitcast<double>((bitcast<uint64_t>(from) >> 52) | U(0x4330000000000000));  // 2^52 + exponent
   P const e = keep_order(biased) - 4503599627371519.0;
   P const f = keep_order(bitcast<double>((from & Ix(0x000fffffffffffff)) + Ix(low)) - 1.0);
-  P const s = detail::divide(f, f + 2.0);
-  P const z = s * s, w = z * z;
-  P const odd = detail::horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);
-  P const even = detail::horner(w, 1.479819860510658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
-                                6.666666666666735130e-01);
-  P const r = multiply_add(z, even, w * odd);
-  P const half_square = keep_order(f * f * 0.5);
-  P const rest = keep_order(half_square - keep_order(multiply_add(s, half_square + r, e * 1.90821492927058770002e-10)));
-  P const y = multiply_add(e, P(6.93147180369123816490e-01), -keep_order(rest - f));
-  P const least(std::numeric_limits<double>::min()), infinity(std::numeric_limits<double>::infinity());
-  auto const special = select(x < infinity, x, -infinity) < least;
-  if (SITU_UNLIKELY(detail::any(special))) return detail::by_lane<detail::scalar_log>(special, x, y);
-  return y;
+  return {f, e, false};
 }
 
-// The other functions of double go through libm, lane by lane.
+/// log(1 + f) = f − (half_square − product);  f²/2 and s (f²/2 + R(s²)) + c, s = f / (2 + f).
+template <class P>
+struct log_terms {
+  P half_square, product;
+};
+template <int N, class Isa>
+SITU_INLINE log_terms<pack<double, N, Isa>> terms_of_log(pack<double, N, Isa> const& f, pack<double, N, Isa> const& c) {
+  using P = pack<double, N, Isa>;
+  P const s = divide(f, f + 2.0);
+  P const z = s * s, w = z * z;
+  P const odd = horner(w, 1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01);
+  P const even = horner(w, 1.479819860510658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01,
+                        6.666666666666735130e-01);
+  P const r = multiply_add(z, even, w * odd);
+  P const half_square = keep_order(f * f * 0.5);
+  return {half_square, keep_order(multiply_add(s, half_square + r, c))};
+}
+
+/// e log 2 + log(1 + f) + c.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> join_log(pack<double, N, Isa> const& f, pack<double, N, Isa> const& e,
+                                          pack<double, N, Isa> const& c) {
+  using P = pack<double, N, Isa>;
+  auto const [half_square, product] = terms_of_log(f, multiply_add(e, P(1.90821492927058770002e-10), c));
+  P const rest = keep_order(half_square - product);
+  return multiply_add(e, P(6.93147180369123816490e-01), -keep_order(rest - f));
+}
+
+/// a + b + c log(1 + f), for a = 0 or |a| > c |log(1 + f)|. c is given as c1 + c2, where c1 has 26 digits.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> join_scaled_log(pack<double, N, Isa> const& f, pack<double, N, Isa> const& a,
+                                                 pack<double, N, Isa> const& b, double c1, double c2, double c) {
+  using P = pack<double, N, Isa>;
+  auto const [half_square, product] = terms_of_log(f, P(0.0));
+  P const f1 = upper_half(keep_order(f - half_square));
+  P const f2 = keep_order(keep_order(f - f1) - half_square) + product;
+  auto const [high, lost] = fast_two_sum(a, keep_order(f1 * c1));
+  return high + keep_order(keep_order(lost) + multiply_add(f1, P(c2), multiply_add(f2, P(c), b)));
+}
+
+/// log(1 + x + low), for −1 < x < 2^1000, where x and low, which x lost in rounding, are not close to −1.
+///
+///     1 + x = 2^e m,   f = m − 1 = 2^-e x + (2^-e − 1)
+template <bool WithLow, int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log1p_of(pack<double, N, Isa> const& x, pack<double, N, Isa> const& low) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0);
+  P const e = split_log(keep_order(x + one)).e, s = power_of_two(-e);
+  P const f = multiply_add(s, x, keep_order(s - one));
+  if constexpr (WithLow) return join_log(f, e, keep_order(s * low) * (one - f));
+  else return join_log(f, e, P(0.0));
+}
+
+/// y, with F::value(x) where x is no positive normal number.
+template <class F, int N, class Isa>
+SITU_INLINE pack<double, N, Isa> where_normal(pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
+  return by_lane_outside<F>(x, std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), x, y);
+}
+
+}  // namespace detail
+
+/// In double:
+///
+///     f = m − 1 in [−0.293, 0.414],   s = f / (2 + f),   log(1 + f) = f − (f²/2 − s (f²/2 + R(s²)))
+///
+/// Cost      lanes that are 0, denormal, negative, infinite or NaN go through libm.
+/// Source    the scheme and the coefficients of R are those of log in FreeBSD's msun, e_log.c (Sun Microsystems 1993).
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log(pack<double, N, Isa> const& x) {
+  auto const [f, e, special] = detail::split_log(x);
+  return detail::where_normal<detail::scalar_log>(x, detail::join_log(f, e, pack<double, N, Isa>(0.0)));
+}
+/// f − f²/2 is cut in two, so that its upper part times that of the factor is exact, as in e_log2.c and e_log10.c.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log2(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_log2>(x);
+  using P = pack<double, N, Isa>;
+  auto const [f, e, special] = detail::split_log(x);
+  return detail::where_normal<detail::scalar_log2>(
+      x, detail::join_scaled_log(f, e, P(0.0), 1.4426950514316559, -1.0542692476429138e-08, 1.4426950408889634));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log10(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_log10>(x);
+  auto const [f, e, special] = detail::split_log(x);
+  return detail::where_normal<detail::scalar_log10>(
+      x, detail::join_scaled_log(f, e * 0.3010299956640665, e * -8.532344317057107e-14, 0.4342944845557213,
+                                 -2.6524694553078553e-09, 0.4342944819032518));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log1p(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_log1p>(x);
+  using P = pack<double, N, Isa>;
+  P const y = select(x == P(0.0), x, detail::log1p_of<false>(x, x));
+  return detail::by_lane_outside<detail::scalar_log1p>(x, -0x1.fffffffffffffp-1, 0x1p1000, x, y);
 }
 
 }  // namespace math

@@ -303,6 +303,16 @@ SITU_INLINE pack<T, N, Isa> horner(pack<T, N, Isa> const& x, T highest, C... low
   return r;
 }
 
+/// The same in two chains, of even and of odd powers: half as many steps that wait for each other.
+template <class T, int N, class Isa, class... C>
+SITU_INLINE pack<T, N, Isa> horner_in_two(pack<T, N, Isa> const& x, T highest, T second, C... lower) {
+  using P = pack<T, N, Isa>;
+  P const square = x * x;
+  P before(highest), last(second), next;
+  ((next = multiply_add(before, square, P(static_cast<T>(lower))), before = last, last = next), ...);
+  return multiply_add(before, x, last);
+}
+
 /// 1.5 · 2^23 or 1.5 · 2^52: added to a small number it leaves the nearest integer in the low bits.
 template <class T>
 inline constexpr T round_magic = sizeof(T) == 4 ? T(12582912.0) : T(6755399441055744.0);
@@ -449,6 +459,15 @@ SITU_INLINE pack<T, N, Isa> by_lane(lane_mask<static_cast<int>(sizeof(T)), N, Is
   for (int k = 0; k < N; ++k) wanted[k] = m[k];
   call_lanes<F, T, N>(from1, from2, to, wanted);
   return pack<T, N, Isa>::load(to);
+}
+/// y, with F::value(x) where `size`, often x, is not from `least`, which is above -1, to `greatest`, or is NaN.
+template <class F, int N, class Isa>
+SITU_INLINE pack<double, N, Isa> by_lane_outside(pack<double, N, Isa> const& size, double least, double greatest,
+                                                 pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
+  using P = pack<double, N, Isa>;
+  auto const special = select(size <= P(greatest), size, P(-1.0)) < P(least);
+  if (SITU_UNLIKELY(any(special))) return by_lane<F>(special, x, y);
+  return y;
 }
 /// F::value on every lane, for functions that have no vector form.
 template <class F, class T, int N, class Isa>

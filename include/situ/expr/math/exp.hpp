@@ -128,13 +128,6 @@ SITU_INLINE exp_twice<pack<double, N, Isa>> split_exp_twice(pack<double, N, Isa>
   return {r, exp_rest(r, keep_order(a - r) + b), n};
 }
 
-struct scalar_exp2 {
-  static double value(double x) { return math::exp2(x); }
-};
-struct scalar_expm1 {
-  static double value(double x) { return math::expm1(x); }
-};
-
 }  // namespace detail
 
 /// eˣ.
@@ -194,14 +187,25 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   return detail::scale(P(1.0) + t, n);
 }
 
-// The other functions of double go through libm, lane by lane.
+/// By exp: eʳ with r = (x − n) ln 2.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_exp2>(x);
+  using P = pack<double, N, Isa>;
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1077.0);
+  P const n = detail::round_small(y);
+  P const r = (y - n) * P(0.6931471805599453);
+  return detail::scale(P(1.0) + detail::exp_rest(r, r), n);
 }
+
+/// The sum of 2^n − 1 and 2^n r is not rounded before the rest of 2^n t joins it.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> expm1(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_expm1>(x);
+  using P = pack<double, N, Isa>;
+  auto const [r, rest, n] = detail::split_exp_twice(detail::at_least(detail::at_most(x, 710.0), -40.0), P(0.0));
+  P const s = detail::power_of_two(n - P(1.0));
+  auto const sum = detail::fast_two_sum(keep_order(s - P(0.5)), keep_order(s * r));
+  P const y = sum.hi + multiply_add(s, rest, keep_order(sum.lo));
+  return select(n == P(0.0), select(x == P(0.0), x, r + rest), y + y);
 }
 
 }  // namespace math
