@@ -16067,9 +16067,8 @@ SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double,
 // ---- <situ/expr/math/trig.hpp>
 /// Trigonometric functions of numbers and of packs.
 ///
-/// Float packs are computed in vectors: sine, cosine and tangent subtract multiples of π/2 exactly and evaluate minimax
-/// polynomials; lanes beyond the reach of that subtraction go through the double functions of the C library, as double
-/// packs do.
+/// Packs are computed in vectors: sine, cosine and tangent subtract multiples of π/2 exactly and evaluate minimax
+/// polynomials; lanes beyond the reach of that subtraction go through the double functions of the C library.
 
 
 
@@ -16108,20 +16107,12 @@ struct tan_lanes {
   static double value(double x) { return SITU_LIBM(tan)(x); }
   static float value(float x) { return static_cast<float>(SITU_LIBM(tan)(static_cast<double>(x))); }
 };
-struct asin_lanes {
-  static double value(double x) { return SITU_LIBM(asin)(x); }
-};
-struct acos_lanes {
-  static double value(double x) { return SITU_LIBM(acos)(x); }
-};
-struct atan_lanes {
-  static double value(double x) { return SITU_LIBM(atan)(x); }
-};
-struct atan2_lanes {
-  static double value(double y, double x) { return SITU_LIBM(atan2)(y, x); }
-};
 
-inline constexpr float half_pi = 0x1.921fb6p0f, half_pi_rest = -0x1.777a5cp-25f;
+/// π/2 as the sum of two numbers.
+template <class T>
+inline constexpr T half_pi = sizeof(T) == 4 ? T(0x1.921fb6p0) : T(0x1.921fb54442d18p0);
+template <class T>
+inline constexpr T half_pi_rest = sizeof(T) == 4 ? T(-0x1.777a5cp-25) : T(0x1.1a62633145c07p-54);
 
 // Clang before 15 has no vector form of a fused product that it is sure to keep.
 #if defined(__clang__) && __clang_major__ < 15
@@ -16133,26 +16124,30 @@ inline constexpr bool reduces_by_fma = Isa::fma;
 #endif
 
 /// x = n·π/2 + high + low for 0 <= x <= reach, with |high| below 0.79 and the sum as precise as its size.
-template <class Isa>
-inline constexpr float quadrant_reach = reduces_by_fma<Isa> ? 100000.f : 6400.f;
-template <int N, class Isa>
+///
+/// Source    the reduction is that of Cody and Waite, Software Manual for the Elementary Functions (1980), by three or four parts of π/2.
+template <class T, class Isa>
+inline constexpr T quadrant_reach = sizeof(T) == 4 ? (reduces_by_fma<Isa> ? T(100000) : T(6400))
+                                                   : (reduces_by_fma<Isa> ? T(0x1p40) : T(0x1.9p20));
+template <class T, int N, class Isa>
 struct quadrant {
-  pack<int32_t, N, Isa> n;  // its lowest bits only
-  pack<float, N, Isa> high, low;
+  pack<bits_of<T>, N, Isa> n;  // its lowest bits only
+  pack<T, N, Isa> high, low;
 };
 
-template <bool WithLow, int N, class Isa>
-SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const magic(round_magic<float>);
-  P const shifted = keep_order(multiply_add(x, P(0x1.45f306p-1f), magic));
+template <bool WithLow, class T, int N, class Isa>
+SITU_INLINE quadrant<T, N, Isa> reduce_to_quadrant(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  constexpr bool narrow = sizeof(T) == 4;
+  P const magic(round_magic<T>);
+  P const shifted = keep_order(multiply_add(x, P(narrow ? T(0x1.45f306p-1) : T(0x1.45f306dc9c883p-1)), magic));
   P const n = keep_order(shifted - magic);
-  quadrant<N, Isa> r;
-  r.n = bitcast<int32_t>(shifted);
-  r.low = P(0.f);
+  quadrant<T, N, Isa> r;
+  r.n = bitcast<bits_of<T>>(shifted);
+  r.low = P(T(0));
   if constexpr (reduces_by_fma<Isa>) {
-    P const minus = P(-half_pi_rest), least = P(0x1.ee59dap-50f);
-    P const first = fused(n, P(-half_pi), x);  // exact
+    P const minus(-half_pi_rest<T>), least(narrow ? T(0x1.ee59dap-50) : T(0x1.f1976b7ed8fbcp-110));
+    P const first = fused(n, P(-half_pi<T>), x);  // exact
     if constexpr (WithLow) {
       P const next = keep_order(n * minus);  // `first` is a multiple of its last digit: the sum is split exactly
       r.high = keep_order(first + next);
@@ -16162,26 +16157,69 @@ SITU_INLINE quadrant<N, Isa> reduce_to_quadrant(pack<float, N, Isa> const& x) {
     }
   } else {
     // Three parts of π/2 so short that their products with n are exact.
-    P const first = keep_order(x - keep_order(n * P(0x1.922p0f)));
-    P const second = keep_order(first - keep_order(n * P(-0x1.2cp-18f)));
-    P const third = keep_order(n * P(0x1.11p-26f)), fourth = keep_order(n * P(0x1.68c234p-39f));
+    constexpr T part1 = narrow ? T(0x1.922p0) : T(0x1.921fb544p0), part2 = narrow ? T(-0x1.2cp-18) : T(0x1.0b462p-34);
+    constexpr T part3 = narrow ? T(0x1.11p-26) : T(-0x1.cb3b399ep-55);
+    constexpr T part4 = narrow ? T(0x1.68c234p-39) : T(0x1.1701b839a252p-88);
+    P const first = keep_order(x - keep_order(n * P(part1)));
+    P const second = keep_order(first - keep_order(n * P(part2)));
+    P const third = keep_order(n * P(part3)), fourth = keep_order(n * P(part4));
     r.high = keep_order(second - third);
     r.low = keep_order(keep_order(second - r.high) - third) - fourth;
   }
   return r;
 }
 
+/// Where n is even. SSE2 compares no integers of 64 bits: 1 and the number after it stand for them.
+template <class T, int N, class Isa>
+SITU_INLINE auto even_lanes(pack<bits_of<T>, N, Isa> const& n) {
+  using Ix = pack<bits_of<T>, N, Isa>;
+  if constexpr (sizeof(T) == 4) return (n & Ix(1)) == Ix(0);
+  else return bitcast<T>((n & Ix(1)) | Ix(0x3ff0000000000000)) == pack<T, N, Isa>(T(1));
+}
+
+/// The minimax polynomials p of sin(r) = r + r³·p(r²), cos(r) = 1 - r²/2 + r⁴·p(r²) and tan(r) = r + r³·p(r²), for
+/// z = r² < 0.62.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> sine_rest(pack<float, N, Isa> const& z) {
+  return horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> sine_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 1.5895357365916575e-10, -2.5050733216982092e-08, 2.7557313532213567e-06,
+                       -0.00019841269829344702, 0.00833333333332183, -0.1666666666666663);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> cosine_rest(pack<float, N, Isa> const& z) {
+  return horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> cosine_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, -1.1358757743086315e-11, 2.0875705542850076e-09, -2.755731421796057e-07, 2.48015872890045e-05,
+                       -0.0013888888888873344, 0.041666666666666595);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> tangent_rest(pack<float, N, Isa> const& z) {
+  return horner(z, 0.00444010738f, -3.70847592e-05f, 0.0109333824f, 0.0212454889f, 0.0540668294f, 0.133326039f,
+                0.333333522f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> tangent_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 2.08578756609067e-05, -4.4853430327281064e-05, 8.94078606695996e-05, -2.6335632883896997e-05,
+                       0.00013648781778817515, 0.00022239927469109466, 0.0005950576406366233, 0.0014547598053991778,
+                       0.0035922887455236397, 0.008863219205522181, 0.021869489605658897, 0.05396825392683208,
+                       0.133333333334142, 0.3333333333333278);
+}
+
 /// sin for Shift 0, cos for Shift 1, of x >= 0, without its sign for negative arguments.
-template <int Shift, int N, class Isa>
-SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  using Ix = pack<int32_t, N, Isa>;
+template <int Shift, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> circular(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  using Ix = pack<bits_of<T>, N, Isa>;
   constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
-  quadrant<N, Isa> const q = reduce_to_quadrant<with_low>(x);
+  quadrant<T, N, Isa> const q = reduce_to_quadrant<with_low>(x);
   P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
-  P const p = horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f);
-  P const r = horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f);
-  P const start = multiply_add(z, P(-0.5f), P(1.f));
+  P const p = sine_rest(z), r = cosine_rest(z);
+  P const start = multiply_add(z, P(T(-0.5)), P(T(1)));
   P sine, cosine;
   if constexpr (with_low) {
     sine = q.high + keep_order(third * p + q.low);
@@ -16191,8 +16229,16 @@ SITU_INLINE pack<float, N, Isa> circular(pack<float, N, Isa> const& x) {
     cosine = multiply_add(fourth, r, start);
   }
   Ix const n = q.n + Ix(Shift);
-  P const value = select((n & Ix(1)) == Ix(0), sine, cosine);
-  return flip_sign(value, bitcast<float>(n << 30));
+  P const value = select(even_lanes<T>(n), sine, cosine);
+  return flip_sign(value, bitcast<T>(n << (static_cast<int>(sizeof(T)) * 8 - 2)));
+}
+
+/// Where the sign is set, also that of a zero.
+template <class T, int N, class Isa>
+SITU_INLINE auto negative_lanes(pack<T, N, Isa> const& x) {
+  using Ix = pack<bits_of<T>, N, Isa>;
+  if constexpr (sizeof(T) == 4) return bitcast<int32_t>(x) < Ix(0);
+  else return flip_sign(pack<T, N, Isa>(T(1)), x) < pack<T, N, Isa>(T(0));
 }
 
 /// The polynomial p of asin(s) = s + s³·p(s²), for z = s² <= 1/4.
@@ -16201,136 +16247,137 @@ SITU_INLINE pack<float, N, Isa> arcsine_of_half(pack<float, N, Isa> const& z) {
   return horner(z, 0.0421663076f, 0.0241795145f, 0.0454703756f, 0.0749529749f, 0.166667521f);
 }
 
-/// atan for 0 <= t <= 1.
 template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> arctangent_of_one(pack<float, N, Isa> const& t) {
-  pack<float, N, Isa> const z = t * t;
-  return multiply_add(keep_order(t * z),
-                      horner(z, -0.00179362227f, 0.0109146088f, -0.0311778504f, 0.0579576008f, -0.08403451f,
-                             0.109521858f, -0.142642424f, 0.199985489f, -0.333332986f),
-                      t);
+SITU_INLINE pack<double, N, Isa> arcsine_of_half(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 0.03191407951709055, -0.016226351417089814, 0.019529216674833573, 0.006527786992480451,
+                       0.012169212990080157, 0.013885242719600663, 0.01735970313886764, 0.022371758228658993,
+                       0.030381959126001848, 0.04464285682869474, 0.0750000000033645, 0.1666666666666541);
+}
+
+/// The polynomial p of atan(t) = t + t³·p(t²), for z = t² <= 1.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> arctangent_rest(pack<float, N, Isa> const& z) {
+  return horner(z, -0.00179362227f, 0.0109146088f, -0.0311778504f, 0.0579576008f, -0.08403451f, 0.109521858f, -0.142642424f,
+                0.199985489f, -0.333332986f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> arctangent_rest(pack<double, N, Isa> const& z) {
+  // In halves, not in even and odd powers, which at 1 would nearly cancel.
+  auto const high = horner(z, 1.3169130233995496e-05, -0.00015163126951208084, 0.0008290110166250626,
+                           -0.0028787560674574096, 0.0071852759166516145, -0.01388576266042524,
+                           0.021970281986499356, -0.029892942630157876, 0.03663563719515988,
+                           -0.04218902123285354, 0.047222290595014906, -0.052534950133916215);
+  auto const low = horner(z, 0.05880523472976772, -0.06666403502895353, 0.07692279795575409, -0.09090907001643131,
+                          0.11111111007110785, -0.14285714282584586, 0.1999999999995176, -0.3333333333333307);
+  auto const fourth = (z * z) * (z * z);
+  return multiply_add(keep_order(fourth * fourth), high, low);
+}
+/// atan for 0 <= t <= 1.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> arctangent_of_one(pack<T, N, Isa> const& t) {
+  pack<T, N, Isa> const z = t * t;
+  return multiply_add(keep_order(t * z), arctangent_rest(z), t);
 }
 
 }  // namespace detail
 
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> sin(pack<float, N, Isa> const& x) {
-  pack<float, N, Isa> const size = abs(x);
-  pack<float, N, Isa> const r = detail::flip_sign(detail::circular<0>(size), x);
-  auto const far = size > pack<float, N, Isa>(detail::quadrant_reach<Isa>);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> sin(pack<T, N, Isa> const& x) {
+  pack<T, N, Isa> const size = abs(x);
+  pack<T, N, Isa> const r = detail::flip_sign(detail::circular<0>(size), x);
+  auto const far = size > pack<T, N, Isa>(detail::quadrant_reach<T, Isa>);
   if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::sin_lanes>(far, x, r);
   return r;
 }
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> cos(pack<float, N, Isa> const& x) {
-  pack<float, N, Isa> const size = abs(x);
-  pack<float, N, Isa> const r = detail::circular<1>(size);
-  auto const far = size > pack<float, N, Isa>(detail::quadrant_reach<Isa>);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> cos(pack<T, N, Isa> const& x) {
+  pack<T, N, Isa> const size = abs(x);
+  pack<T, N, Isa> const r = detail::circular<1>(size);
+  auto const far = size > pack<T, N, Isa>(detail::quadrant_reach<T, Isa>);
   if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::cos_lanes>(far, x, r);
   return r;
 }
 
 /// tan = t with t = tan(r) in even quadrants, -1/t in odd ones; the rounding error of t is carried along.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> tan(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  using Ix = pack<int32_t, N, Isa>;
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> tan(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
   P const size = abs(x);
   auto const q = detail::reduce_to_quadrant<true>(size);
   P const z = q.high * q.high;
-  P const p = detail::horner(z, 0.00444010738f, -3.70847592e-05f, 0.0109333824f, 0.0212454889f, 0.0540668294f,
-                             0.133326039f, 0.333333522f);
-  P const small = multiply_add(keep_order(q.high * z), p, multiply_add(q.low, z, q.low));
+  P const small = multiply_add(keep_order(q.high * z), detail::tangent_rest(z), multiply_add(q.low, z, q.low));
   P const t = keep_order(q.high + small);
   P const rest = small - keep_order(t - q.high);
-  auto const even = (q.n & Ix(1)) == Ix(0);
-  P const inverse = detail::quotient(P(-1.f), t);
-  P r = select(even, t, multiply_add(inverse * inverse, rest, inverse));
+  P const inverse = detail::quotient(P(T(-1)), t);
+  P r = select(detail::even_lanes<T>(q.n), t, multiply_add(inverse * inverse, rest, inverse));
   r = detail::flip_sign(r, x);
-  auto const far = size > P(detail::quadrant_reach<Isa>);
+  auto const far = size > P(detail::quadrant_reach<T, Isa>);
   if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::tan_lanes>(far, x, r);
   return r;
 }
 
 /// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2) = 2·(π/4 - asin √((1 - x)/2)).
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> asin(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const size = abs(x), half(0.5f);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> asin(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), half(T(0.5));
   auto const large = size > half;
-  P const z = select(large, (P(1.f) - size) * half, size * size);
+  P const z = select(large, (P(T(1)) - size) * half, size * size);
   P const s = select(large, sqrt(z), size);
   P const third = keep_order(s * z), p = detail::arcsine_of_half(z);
-  P const rest = keep_order(multiply_add(third, p, P(-0.5f * detail::half_pi_rest)));
-  P const beyond = keep_order(P(0.5f * detail::half_pi) - s) - rest;
+  P const rest = keep_order(multiply_add(third, p, P(T(-0.5) * detail::half_pi_rest<T>)));
+  P const start = keep_order(P(T(0.5) * detail::half_pi<T>) - s);
+  P beyond = start - rest;
+  if constexpr (sizeof(T) == 8) beyond = start - keep_order(rest - keep_order(keep_order(P(0.5 * detail::half_pi<T>) - start) - s));
   return detail::flip_sign(select(large, beyond + beyond, multiply_add(third, p, s)), x);
 }
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> acos(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const size = abs(x), half(0.5f);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> acos(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), half(T(0.5));
   auto const large = size > half;
-  P const z = select(large, (P(1.f) - size) * half, x * x);
+  P const z = select(large, (P(T(1)) - size) * half, x * x);
   P const s = select(large, sqrt(z), x);
   P const p = multiply_add(keep_order(s * z), detail::arcsine_of_half(z), s);
-  P const rest = P(detail::half_pi) - keep_order(p - P(detail::half_pi_rest));
-  return select(large, P(2.f), P(1.f)) * select(x > half, p, rest);
+  P const rest = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
+  return select(large, P(T(2)), P(T(1))) * select(x > half, p, rest);
 }
 
 /// Of the smaller over the larger of |y| and |x|, then moved to its octant.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> atan2(pack<float, N, Isa> const& y, pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  using Ix = pack<int32_t, N, Isa>;
-  P const size_y = abs(y), size_x = abs(x), zero(0.f);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> atan2(pack<T, N, Isa> const& y, pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size_y = abs(y), size_x = abs(x), zero(T(0)), one(T(1));
   auto const steep = size_y > size_x;
   P const over = select(steep, size_x, size_y), under = select(steep, size_y, size_x);
   P t = detail::quotient(over, under);
-  t = select(over == under, select(under == zero, zero, P(1.f)), t);  // 0 / 0 and ∞ / ∞
-  P p = detail::arctangent_of_one(t);
-  auto const left = bitcast<int32_t>(x) < Ix(0);
-  p = select(steep ^ left, -p, p);
-  P const high = select(steep, P(detail::half_pi), select(left, P(2 * detail::half_pi), zero));
-  P const low = select(steep, P(detail::half_pi_rest), select(left, P(2 * detail::half_pi_rest), zero));
-  return detail::flip_sign(high + keep_order(p + low), y);
+  t = select(over == under, select(under == zero, zero, one), t);  // 0 / 0 and ∞ / ∞
+  P const p = detail::flip_sign(detail::arctangent_of_one(t), select(steep, -x, x));
+  auto const left = detail::negative_lanes(x);
+  P const high = select(steep, P(detail::half_pi<T>), select(left, P(2 * detail::half_pi<T>), zero));
+  P const low = select(steep, P(detail::half_pi_rest<T>), select(left, P(2 * detail::half_pi_rest<T>), zero));
+  P const r = detail::flip_sign(high + keep_order(p + low), y);
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+  return select(isnan(x), x, select(isnan(y), y, r));  // the selections above may have become extremes, which lose them
+#else
+  return r;
+#endif
 }
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> atan(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const size = abs(x), one(1.f);
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> atan(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), one(T(1));
   auto const steep = size > one;
   P const p = detail::arctangent_of_one(select(steep, detail::quotient(one, size), size));
-  P const beyond = P(detail::half_pi) - keep_order(p - P(detail::half_pi_rest));
+  P const beyond = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
   return detail::flip_sign(select(steep, beyond, p), x);
-}
-
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> sin(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::sin_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> cos(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::cos_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> tan(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::tan_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> asin(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::asin_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> acos(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::acos_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> atan(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::atan_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> atan2(pack<double, N, Isa> const& y, pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::atan2_lanes>(y, x);
 }
 
 }  // namespace math
