@@ -15773,8 +15773,8 @@ template <class T, int N, class Isa>
 // ---- <situ/expr/math/hyperbolic.hpp>
 /// Hyperbolic functions of numbers and of packs, without `tanh`.
 ///
-/// Float packs are computed in vectors, near zero by minimax polynomials and elsewhere from an exponential or a
-/// logarithm that carries its low part; double packs go through the C library lane by lane.
+/// Packs are computed in vectors from an exponential or a logarithm that carries its low part, near zero some by minimax
+/// polynomials.
 
 
 
@@ -15803,12 +15803,6 @@ SITU_HOST_DEVICE inline float atanh(float x) { return static_cast<float>(SITU_LI
 
 namespace detail {
 
-struct sinh_lanes {
-  static double value(double x) { return SITU_LIBM(sinh)(x); }
-};
-struct cosh_lanes {
-  static double value(double x) { return SITU_LIBM(cosh)(x); }
-};
 struct asinh_lanes {
   static double value(double x) { return SITU_LIBM(asinh)(x); }
 };
@@ -15832,6 +15826,29 @@ SITU_INLINE two<pack<float, N, Isa>> quarter_exp(pack<float, N, Isa> const& x) {
   P const scale = power_of_two(n - P(2.f));
   return {e.hi * scale, e.lo * scale};
 }
+
+template <int N, class Isa>
+SITU_INLINE two<pack<double, N, Isa>> quarter_exp(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  auto const [t, n] = split_exp(x);
+  two<P> const e = fast_two_sum(P(1.0), t);
+  P const scale = power_of_two(n - P(2.0));
+  return {e.hi * scale, e.lo * scale};
+}
+
+/// The minimax polynomial p of sinh(x) = x + x³·p(x²), for z = x² < 1.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> sinh_rest(pack<float, N, Isa> const& z) {
+  return horner(z, 2.81695134e-06f, 0.000198361595f, 0.0083333496f, 0.166666672f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> sinh_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 7.776468110184546e-13, 1.6056662387835633e-10, 2.5052130970713866e-08, 2.755731910685866e-06,
+                       0.0001984126984159328, 0.008333333333332912, 0.16666666666666669);
+}
+/// Where sinh and cosh have overflowed.
+template <class T>
+inline constexpr T hyperbolic_end = sizeof(T) == 4 ? T(89.6f) : T(710.5);
 
 /// log(high + low) + n·log 2 for positive normal high below 2^127 and |low| at most half an ulp of it.
 template <int N, class Isa>
@@ -15858,23 +15875,24 @@ SITU_INLINE pack<float, N, Isa> log_of_two(pack<float, N, Isa> const& high, pack
 
 }  // namespace detail
 
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> sinh(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> sinh(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
   P const size = abs(x), z = size * size;
-  P const p = detail::horner(z, 2.81695134e-06f, 0.000198361595f, 0.0083333496f, 0.166666672f);
-  P const near = multiply_add(keep_order(size * z), p, size);
-  auto const e = detail::quarter_exp(detail::at_most(size, 89.6f));
-  P const inverse = detail::quotient(P(0.0625f), e.hi);
-  P const far = keep_order(e.hi + keep_order(e.lo - inverse)) * 2.f;
-  return detail::flip_sign(select(size < P(1.f), near, far), x);
+  P const near = multiply_add(keep_order(size * z), detail::sinh_rest(z), size);
+  auto const e = detail::quarter_exp(detail::at_most(size, detail::hyperbolic_end<T>));
+  P const inverse = detail::quotient(P(T(0.0625)), e.hi);
+  P const far = keep_order(e.hi + keep_order(e.lo - inverse)) * P(T(2));
+  return detail::flip_sign(select(size < P(T(1)), near, far), x);
 }
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> cosh(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  auto const e = detail::quarter_exp(detail::at_most(abs(x), 89.6f));
-  P const inverse = detail::quotient(P(0.0625f), e.hi);
-  return keep_order(e.hi + keep_order(e.lo + inverse)) * 2.f;
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> cosh(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  auto const e = detail::quarter_exp(detail::at_most(abs(x), detail::hyperbolic_end<T>));
+  P const inverse = detail::quotient(P(T(0.0625)), e.hi);
+  return keep_order(e.hi + keep_order(e.lo + inverse)) * P(T(2));
 }
 
 /// log(x + √(x² + 1)) with x + √(x² + 1) = 1 + (x + x²/(1 + √(x² + 1))); log(2x) for large x.
@@ -15925,25 +15943,36 @@ SITU_INLINE pack<float, N, Isa> atanh(pack<float, N, Isa> const& x) {
   return detail::flip_sign(select(isnan(size), size, r), x);
 }
 
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> sinh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::sinh_lanes>(x);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> cosh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::cosh_lanes>(x);
-}
+/// In double, log1p with the low part of its argument:
+///
+///     asinh x = log1p(x + x²/(1 + √(x² + 1))),   acosh x = log1p(t + √(t² + 2t)),   atanh x = log1p(2x + 2x·x/(1 - x))/2
+///
+/// Cost      lanes beyond 2^500, or where the result is infinite or NaN, go through libm.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> asinh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::asinh_lanes>(x);
+  using P = pack<double, N, Isa>;
+  P const size = abs(x), z = size * size, one(1.0);
+  P const more = keep_order(detail::quotient(z, one + sqrt(z + one)));
+  auto const sum = detail::fast_two_sum(size, more);
+  P const r = detail::flip_sign(detail::log1p_of<true>(sum.hi, sum.lo), x);
+  return detail::by_lane_outside<detail::asinh_lanes>(size, 0.0, 0x1p500, x, r);
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> acosh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::acosh_lanes>(x);
+  using P = pack<double, N, Isa>;
+  P const t = x - P(1.0);
+  P const root = sqrt(multiply_add(t, t, keep_order(t + t)));
+  auto const sum = detail::fast_two_sum(root, t);
+  return detail::by_lane_outside<detail::acosh_lanes>(x, 1.0, 0x1p500, x, detail::log1p_of<true>(sum.hi, sum.lo));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> atanh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::atanh_lanes>(x);
+  using P = pack<double, N, Isa>;
+  P const size = abs(x), twice = keep_order(size + size);
+  P const more = keep_order(detail::quotient(keep_order(twice * size), P(1.0) - size));
+  auto const sum = detail::fast_two_sum(twice, more);
+  P const r = detail::flip_sign(detail::log1p_of<true>(sum.hi, sum.lo) * 0.5, x);
+  return detail::by_lane_outside<detail::atanh_lanes>(size, 0.0, 0x1.fffffffffffffp-1, x, r);
 }
 
 }  // namespace math
