@@ -15012,14 +15012,6 @@ inline constexpr float sigmoid_bound = 87.0f;
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 
-// A sum of several roundings may err by more than 2 ULP: a long double is rounded once.
-struct scalar_softplus {
-  static double value(double x) {
-    long double const y = SITU_LIBM(log1pl)(SITU_LIBM(expl)(-SITU_LIBM(fabsl)(static_cast<long double>(x))));
-    return static_cast<double>(x > 0 ? static_cast<long double>(x) + y : y);
-  }
-};
-
 // Named functions, because nvcc loses the attribute that inlines a lambda.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sigmoid_anywhere(pack<T, N, Isa> const& x) {
@@ -15168,10 +15160,13 @@ SITU_INLINE pack<double, N, Isa> tanh(pack<double, N, Isa> const& x) {
   return detail::flip_sign(select(a < P(0.6), small, large), x);
 }
 
-// softplus of double goes through libm, lane by lane.
+/// e carries its low part.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> softplus(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_softplus>(x);
+  using P = pack<double, N, Isa>;
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::negative_magnitude(x), -750.0));
+  auto const e = detail::fast_two_sum(P(1.0), t);
+  return detail::log1p_of<true>(detail::scale(e.hi, n), detail::scale(e.lo, n)) + detail::at_least(x, 0.0);
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> elu(pack<double, N, Isa> const& x, pack<double, N, Isa> const& alpha) {
@@ -15361,16 +15356,6 @@ SITU_INLINE tail_parts<pack<T, N, Isa>> gaussian_tail(pack<T, N, Isa> const& g, 
   P const low = multiply_add(g, multiply_add(u, h_rest, p_low), q_low);
   return {q, multiply_add(q, x + multiply_add(t, w, x_rest + w), low), n};
 }
-
-// What libm loses in double; a long double is rounded once, and overflows nowhere.
-struct scalar_gelu_tanh {
-  static double value(double x) {
-    if (x < -50) return -0.0;
-    if (x > 50) return x;
-    long double const y = static_cast<long double>(x);
-    return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
-  }
-};
 
 }  // namespace detail
 
@@ -15700,10 +15685,21 @@ SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
   return detail::with_sign_of(x, select(x > P(0.0), x - y, y));
 }
-// This one goes through libm, lane by lane.
+/// z as in float, but for exp.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_gelu_tanh>(x);
+  using P = pack<double, N, Isa>;
+  P const g = detail::at_least(x, -22.5), a = detail::at_most(detail::magnitude(g), 22.5);
+  // z = a (k + k_low + (c + c_low) a²)
+  P const c(-0.07135481627260025), c_low(6.175149918155315e-19), k(-1.5957691216057308), k_low(9.96930880911092e-17);
+  auto const [square, square_low] = detail::two_prod(a, a);
+  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  auto const product = detail::two_prod(square, c);
+  auto const sum = detail::two_sum(k, product.hi);
+  auto const z = detail::two_prod(a, sum.hi);
+  P const z_low = multiply_add(a, (keep_order(sum.lo) + product.lo) + correction, z.lo);
+  auto const [r, rest, n] = detail::split_exp_twice(z.hi, z_low);
+  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(0.0), detail::exp_parts<P>{r + rest, n}));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
@@ -16083,11 +16079,56 @@ SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N,
   return z;
 }
 
+namespace detail {
+/// log(x) = hi + lo to 2^-66 of itself, for positive normal x. Only where Isa::fma.
+///
+///     x = 2^e (1 + f),   s = f / (2 + f),   log(x) = e log 2 + 2 (s + s³ (1/3 + s² r(s²)))
+///
+/// All but r is carried to twice the precision; r errs by 2^-73 of the whole.
+template <int N, class Isa>
+SITU_INLINE two<pack<double, N, Isa>> log_in_two(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  auto const [f, e, special] = split_log(x);
+  P const d = keep_order(f + 2.0), lost = f - keep_order(d - 2.0), inverse = divide(P(1.0), d);
+  P const s = keep_order(f * inverse), s_low = keep_order(fused<sign::minus>(s, d, f) - s * lost) * inverse;
+  auto const [z, z_lost] = two_prod(s, s);
+  P const z_low = multiply_add(s + s, s_low, z_lost);
+  P const r = horner_in_two(z, 0.05990884851557379, 0.05837889473779088, 0.06668132287444031, 0.07692279213462684,
+                            0.09090909422004852, 0.11111111108894836, 0.1428571428572192, 0.1999999999999999);
+  auto const [w, w_lost] = fast_two_sum(P(0.3333333333333333), keep_order(z * r));
+  auto const [v, v_lost] = two_prod(z, w);
+  P const v_low = multiply_add(z, w_lost + 1.850371707708594e-17, multiply_add(z_low, w, v_lost));
+  auto const [u, u_lost] = two_prod(s, v);
+  auto const [h, h_lost] = fast_two_sum(s, u);
+  P const h_low = keep_order(h_lost) + (s_low + multiply_add(s, v_low, multiply_add(s_low, v, u_lost)));
+  auto const [a, a_lost] = fast_two_sum(keep_order(e * 6.93147180369123816490e-01), keep_order(h + h));
+  return fast_two_sum(a, keep_order(keep_order(a_lost) + multiply_add(e, P(1.90821492927058770002e-10), h_low + h_low)));
+}
+}  // namespace detail
+
+/// In double e^(y log x), the logarithm and its product with y to twice the precision.
+///
+/// Cost      as in float; where products are not fused, all lanes go through libm.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
   using P = pack<double, N, Isa>;
   if (SITU_UNLIKELY(detail::is_simple(y[0])) && !detail::any(y != P(y[0]))) return detail::simple_power(x, y[0]);
-  return detail::every_lane<detail::scalar_pow>(x, y);
+  if constexpr (!Isa::fma) {
+    return detail::every_lane<detail::scalar_pow>(x, y);
+  } else {
+    auto const log = detail::log_in_two(x);
+    P const factor = detail::at_least(detail::at_most(y, 0x1p70), -0x1p70);  // beyond, the result is 0, 1 or infinite
+    auto const product = detail::two_prod(factor, log.hi);
+    P const low = multiply_add(factor, log.lo, product.lo);
+    auto const [r, rest, n] = detail::split_exp_twice(detail::at_least(detail::at_most(product.hi, 800.0), -800.0),
+                                                      detail::at_least(detail::at_most(low, 1.0), -1.0));
+    P const z = detail::scale(P(1.0) + (r + rest), n);
+    P const least(std::numeric_limits<double>::min()), greatest(std::numeric_limits<double>::max()), none(-1.0);
+    P const known = select(abs(y) <= greatest, x, none);
+    auto const special = select(known <= greatest, known, none) < least;
+    if (SITU_UNLIKELY(detail::any(special))) return detail::by_lane<detail::scalar_pow>(special, x, y, z);
+    return z;
+  }
 }
 
 }  // namespace math

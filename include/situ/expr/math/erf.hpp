@@ -180,16 +180,6 @@ SITU_INLINE tail_parts<pack<T, N, Isa>> gaussian_tail(pack<T, N, Isa> const& g, 
   return {q, multiply_add(q, x + multiply_add(t, w, x_rest + w), low), n};
 }
 
-// What libm loses in double; a long double is rounded once, and overflows nowhere.
-struct scalar_gelu_tanh {
-  static double value(double x) {
-    if (x < -50) return -0.0;
-    if (x > 50) return x;
-    long double const y = static_cast<long double>(x);
-    return static_cast<double>(y / (1 + SITU_LIBM(expl)(y * (1 + 0.044715L * y * y) * -1.59576912160573071175978423973752L)));
-  }
-};
-
 }  // namespace detail
 
 /// Error function.
@@ -518,10 +508,21 @@ SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
   return detail::with_sign_of(x, select(x > P(0.0), x - y, y));
 }
-// This one goes through libm, lane by lane.
+/// z as in float, but for exp.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_gelu_tanh>(x);
+  using P = pack<double, N, Isa>;
+  P const g = detail::at_least(x, -22.5), a = detail::at_most(detail::magnitude(g), 22.5);
+  // z = a (k + k_low + (c + c_low) a²)
+  P const c(-0.07135481627260025), c_low(6.175149918155315e-19), k(-1.5957691216057308), k_low(9.96930880911092e-17);
+  auto const [square, square_low] = detail::two_prod(a, a);
+  P const correction = multiply_add(square_low, c, multiply_add(square, c_low, k_low));
+  auto const product = detail::two_prod(square, c);
+  auto const sum = detail::two_sum(k, product.hi);
+  auto const z = detail::two_prod(a, sum.hi);
+  P const z_low = multiply_add(a, (keep_order(sum.lo) + product.lo) + correction, z.lo);
+  auto const [r, rest, n] = detail::split_exp_twice(z.hi, z_low);
+  return detail::with_sign_of(x, detail::times_sigmoid(g, x < P(0.0), detail::exp_parts<P>{r + rest, n}));
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {

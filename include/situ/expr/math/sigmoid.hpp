@@ -108,14 +108,6 @@ inline constexpr float sigmoid_bound = 87.0f;
 template <class T>
 inline constexpr T least_exponent = sizeof(T) == 4 ? T(-173) : T(-1380);
 
-// A sum of several roundings may err by more than 2 ULP: a long double is rounded once.
-struct scalar_softplus {
-  static double value(double x) {
-    long double const y = SITU_LIBM(log1pl)(SITU_LIBM(expl)(-SITU_LIBM(fabsl)(static_cast<long double>(x))));
-    return static_cast<double>(x > 0 ? static_cast<long double>(x) + y : y);
-  }
-};
-
 // Named functions, because nvcc loses the attribute that inlines a lambda.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sigmoid_anywhere(pack<T, N, Isa> const& x) {
@@ -264,10 +256,13 @@ SITU_INLINE pack<double, N, Isa> tanh(pack<double, N, Isa> const& x) {
   return detail::flip_sign(select(a < P(0.6), small, large), x);
 }
 
-// softplus of double goes through libm, lane by lane.
+/// e carries its low part.
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> softplus(pack<double, N, Isa> const& x) {
-  return detail::every_lane<detail::scalar_softplus>(x);
+  using P = pack<double, N, Isa>;
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::negative_magnitude(x), -750.0));
+  auto const e = detail::fast_two_sum(P(1.0), t);
+  return detail::log1p_of<true>(detail::scale(e.hi, n), detail::scale(e.lo, n)) + detail::at_least(x, 0.0);
 }
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> elu(pack<double, N, Isa> const& x, pack<double, N, Isa> const& alpha) {
