@@ -307,6 +307,49 @@ void check_doubles(double low, double high, int64_t bound) {
                                     bound);
 }
 
+// Doubles around the places where the algorithms change course, close to multiples of π/2, and of every moderate size; in
+// pairs for atan2 of every octant.
+pairs critical_doubles() {
+  pairs p;
+  auto const add = [&](double x) {
+    for (double const value : {x, -x}) {
+      std::size_t const i = p.x.size();
+      p.x.push_back(value);
+      p.y.push_back(i % 3 == 0 ? value : i % 3 == 1 ? -0.41 * value : 1.0 + 1e-9 * value);
+    }
+  };
+  auto const around = [&](double place, int steps) {
+    double below = place, above = place;
+    for (int k = 0; k < steps; ++k) {
+      add(below), add(above);
+      below = std::nextafter(below, 0.0), above = std::nextafter(above, inf<double>);
+    }
+  };
+  for (double const place : {5e-324,  DBL_MIN, 1e-8,  0.20710678118654752, 0.25, 0.41421356237309505, 0.5, 0.70709228515625, 0.7853981633974483,
+                             1.0,     1.414184570312,  1.5707963267948966,  2.0,  2.414213562373095,   22.0, 709.782712893384, 710.4758600739439,
+                             1638400.0, 0x1p26, 0x1p53, 0x1p54, 0x1p60, 0x1p61, 0x1p500, 0x1.6a09ep500, DBL_MAX}) {
+    around(place, 200);
+  }
+  for (int k = 1; k < 3000; ++k) around(k * 1.5707963267948966, 2);
+  for (int k = 1; k < 20000; ++k) add(static_cast<double>(k * 52.37L * 1.57079632679489661923132169163975144L));
+  for (int k = 0; k < 2000; ++k) add(0x1.6c6cbc45dc8dep+5 * k);  // 29 π/2 − 6e-19, and its multiples
+  for (int k = -2000; k < 2000; ++k) add(std::exp2(k * 0.0171));
+  for (int k = 0; k < 2000; ++k) add(k * 0.00050013), add(1.0 + k * 0.0013);
+  return p;
+}
+template <class Path, class... Fs>
+void check_critical_doubles(int64_t bound) {
+  pairs const p = critical_doubles();
+  auto const check = [&]<class F>(F) {
+    check_errors<double, long double>(F::label, p.x, p.y, results<F, Path>(p.x, p.y), F::template reference<long double>, bound);
+    if constexpr (!std::is_same_v<Path, numbers>) {
+      check_errors<double, long double>(F::label, p.x, p.y, results<F, Path, (Path::bytes > 16 ? 2 : 1)>(p.x, p.y),
+                                        F::template reference<long double>, bound);
+    }
+  };
+  (check(Fs{}), ...);
+}
+
 // f(x[i], y[i]) is wanted[i], sign of zero included.
 template <class T>
 void check_equal(char const* function, std::vector<T> const& x, std::vector<T> const& y, std::vector<T> const& got,
@@ -377,6 +420,19 @@ TEST_CASE_TEMPLATE("double functions are within 2 ulps, lgamma within 4", Path, 
   check_doubles<Path, rsqrt_>(0, 9, 2);
   check_doubles<Path, sqrt_>(0, 9, 1);  // the reference is rounded twice
   check_doubles<Path, reciprocal_>(0, 9, 1);
+}
+
+TEST_CASE_TEMPLATE("double functions are so where their algorithms change course", Path, PATHS) {
+  if (skipped<Path>()) return;
+  check_critical_doubles<Path, sin_, cos_, tan_, asin_, acos_, atan_, atan2_, sinh_, cosh_, asinh_, acosh_, atanh_>(2);
+}
+
+TEST_CASE_TEMPLATE("a double next to a multiple of π/2 is reduced to all its digits", Path, PATHS) {
+  if (skipped<Path>()) return;
+  // The doubles are 29 and 58 times π/2, nearly, and 204551 times; of mpmath.
+  std::vector<double> const x{0x1.6c6cbc45dc8dep+5, 0x1.6c6cbc45dc8dep+6, -0x1.39c6fd67805a7p+18};
+  check_values<cos_, Path>(x, x, {-6.189806365883577e-19, -1.0, -4.429600834596129521e-17});
+  check_values<sin_, Path>(x, x, {1.0, -1.2379612731767154e-18, 1.0});
 }
 
 TEST_CASE_TEMPLATE("rounding keeps the sign of zero and sends halves to even", Path, PATHS) {
