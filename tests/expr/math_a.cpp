@@ -279,7 +279,8 @@ TEST_CASE_TEMPLATE("pow is within 2 ULP in float and 4 in double, special values
   T const limit = std::numeric_limits<T>::infinity(), none = std::numeric_limits<T>::quiet_NaN();
   T const special[] = {T(0),  T(-0.0), T(1),    T(-1),    T(2),    T(-2),  T(3),   T(-3),     T(0.5),
                        T(-0.5), T(1.5), T(-2.5), T(1e-40), T(-1e-40), T(1e30), T(-1e30), limit, -limit, none,
-                       T(16777215), T(-16777215), T(33554432), T(0.99999994), T(1.0000001), T(150), T(-149)};
+                       T(16777215), T(-16777215), T(33554432), T(0.99999994), T(1.0000001), T(150), T(-149),
+                       std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest(), std::nextafter(T(1), T(2)), std::nextafter(T(1), T(0))};
   std::vector<T> xs, ys;
   for (T x : special) {
     for (T y : special) xs.push_back(x), ys.push_back(y);

@@ -145,9 +145,8 @@ SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double,
     return detail::every_lane<detail::scalar_pow>(x, y);
   } else {
     auto const log = detail::log_in_two(x);
-    P const factor = detail::at_least(detail::at_most(y, 0x1p70), -0x1p70);  // beyond, the result is 0, 1 or infinite
-    auto const product = detail::two_prod(factor, log.hi);
-    P const low = multiply_add(factor, log.lo, product.lo);
+    auto const product = detail::two_prod(y, log.hi);  // may be infinite, and its low part then, too
+    P const low = multiply_add(y, log.lo, product.lo);
     auto const [r, rest, n] = detail::split_exp_twice(detail::at_least(detail::at_most(product.hi, 800.0), -800.0),
                                                       detail::at_least(detail::at_most(low, 1.0), -1.0));
     P const z = detail::scale(P(1.0) + (r + rest), n);
