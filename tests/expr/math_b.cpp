@@ -435,6 +435,22 @@ TEST_CASE_TEMPLATE("a double next to a multiple of π/2 is reduced to all its di
   check_values<sin_, Path>(x, x, {1.0, -1.2379612731767154e-18, 1.0});
 }
 
+TEST_CASE_TEMPLATE("so are doubles of any size", Path, VECTOR_PATHS) {
+  if (skipped<Path>()) return;
+  // The second is next to a multiple of π/2 as no other double is; of mpmath with 2000 bits.
+  std::vector<double> const x{428224593349304.0, 0x1.6ac5b262ca1ffp+849, 0x1p+1023, -0x1.fffffffffffffp+1023, -0x1.176592e000000p+39};
+  auto const check = [&]<class F>(F, std::vector<double> const& wanted) {
+    auto const got = results<F, Path>(x, x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      INFO(std::string(F::label), " of ", x[i], " is ", got[i]);
+      CHECK(std::abs(got[i] - wanted[i]) <= 2 * std::abs(std::nextafter(wanted[i], 2 * wanted[i]) - wanted[i]));
+    }
+  };
+  check(sin_{}, {5.187137041571002e-16, 1.0, 0.563127779850884, -0.004961954789184062, -0.7591864109375382});
+  check(cos_{}, {-1.0, -4.687165924254628e-19, -0.826369834614148, -0.9999876894265599, 0.6508732545187114});
+  check(tan_{}, {-5.187137041571002e-16, -2.133485385753704e+18, -0.6814476476066215, 0.004962015874444895, -1.1664120559062134});
+}
+
 TEST_CASE_TEMPLATE("rounding keeps the sign of zero and sends halves to even", Path, PATHS) {
   if (skipped<Path>()) return;
   auto const check = []<class T>(T) {

@@ -1,7 +1,7 @@
 /// Trigonometric functions of numbers and of packs.
 ///
 /// Packs are computed in vectors: sine, cosine and tangent subtract multiples of π/2 exactly and evaluate minimax
-/// polynomials; lanes beyond the reach of that subtraction go through the double functions of the C library.
+/// polynomials; lanes beyond the reach of that subtraction, which are rare, are reduced one by one in integers.
 #pragma once
 
 
@@ -29,18 +29,66 @@ namespace detail {
 
 // keep_order stands around the first factor of a correction, a*b + c, where -ffast-math would take out c as a factor.
 
-// The C library's double functions, lane by lane.
-struct sin_lanes {
-  static double value(double x) { return SITU_LIBM(sin)(x); }
-  static float value(float x) { return static_cast<float>(SITU_LIBM(sin)(static_cast<double>(x))); }
+__extension__ typedef unsigned __int128 uint128;
+__extension__ typedef __int128 int128;
+
+/// x = n·π/2 + high + low for any x from 1024 on, |high| below 0.79; a NaN of an infinity.
+struct far_angle {
+  uint64_t n;  // modulo 4
+  double high, low;
 };
-struct cos_lanes {
-  static double value(double x) { return SITU_LIBM(cos)(x); }
-  static float value(float x) { return static_cast<float>(SITU_LIBM(cos)(static_cast<double>(x))); }
+
+/// The product of x with those bits of 2/π that matter, in integers: multiples of 4 quadrants are left out on one side, and what is 2^-137 of one
+/// on the other.
+///
+/// Source    Payne and Hanek, Radian reduction for trigonometric functions, SIGNUM Newsletter 18 (1983).
+SITU_NOINLINE inline far_angle reduce_far(double x) {
+  static constexpr uint64_t two_over_pi[20] = {  // 64 bits before the point, which are 0, then the others
+    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
+    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
+    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+  uint64_t const bits = situ::detail::bits_to<uint64_t>(x), mantissa = (bits & 0x000fffffffffffff) | 0x0010000000000000;
+  int const exponent = static_cast<int>(bits >> 52);
+  if (exponent == 0x7ff) return {0, situ::detail::bits_to<double>(uint64_t{0x7ff8000000000000}), 0.0};
+  int const first = exponent - 1013, word = first / 64, shift = first % 64;  // x is mantissa · 2^(exponent - 1075)
+  auto const part = [&](int k) {
+    uint64_t const upper = two_over_pi[word + k] << shift;
+    return shift == 0 ? upper : upper | two_over_pi[word + k + 1] >> (64 - shift);
+  };
+  uint128 const least = uint128(mantissa) * part(2), middle = uint128(mantissa) * part(1) + (least >> 64);
+  uint64_t const top = mantissa * part(0) + static_cast<uint64_t>(middle >> 64);
+  // Two bits of quadrants, and 190 of a part of one, of which 128 do.
+  uint128 rest = (uint128(top) << 64 | static_cast<uint64_t>(middle)) << 2 | static_cast<uint64_t>(least) >> 62;
+  bool const beyond = top >> 61 & 1;  // half a quadrant: nearer to the next one
+  if (beyond) rest = -rest;
+  constexpr uint64_t quarter_pi = 0xc90fdaa22168c234, quarter_pi_rest = 0xc4c6628b80dc1cd1;
+  auto const upper = static_cast<uint64_t>(rest >> 64), lower = static_cast<uint64_t>(rest);
+  uint128 const angle = uint128(upper) * quarter_pi + (uint128(upper) * quarter_pi_rest >> 64) + (uint128(lower) * quarter_pi >> 64);
+  double const sign = beyond ? -0x1p-127 : 0x1p-127, high = static_cast<double>(angle);
+  double const low = static_cast<double>(static_cast<int128>(angle - static_cast<uint128>(high)));
+  return {(top >> 62) + beyond, sign * high, sign * low};
+}
+
+// Parts of that, for single lanes.
+struct far_number {
+  template <class T>
+  static T value(T x) {
+    return situ::detail::bits_to<T>(static_cast<bits_of<T>>(reduce_far(static_cast<double>(x)).n));
+  }
 };
-struct tan_lanes {
-  static double value(double x) { return SITU_LIBM(tan)(x); }
-  static float value(float x) { return static_cast<float>(SITU_LIBM(tan)(static_cast<double>(x))); }
+struct far_high {
+  template <class T>
+  static T value(T x) {
+    return static_cast<T>(reduce_far(static_cast<double>(x)).high);
+  }
+};
+struct far_low {
+  static double value(double x) { return reduce_far(x).low; }
+  static float value(float x) {
+    far_angle const angle = reduce_far(static_cast<double>(x));
+    return static_cast<float>(angle.high - static_cast<double>(static_cast<float>(angle.high)) + angle.low);
+  }
 };
 
 /// π/2 as the sum of two numbers.
@@ -58,7 +106,7 @@ template <class Isa>
 inline constexpr bool reduces_by_fma = Isa::fma;
 #endif
 
-/// x = n·π/2 + high + low for 0 <= x <= reach, with |high| below 0.79 and the sum as precise as its size.
+/// x = n·π/2 + high + low for x >= 0, with |high| below 0.79 and the sum as precise as its size: in vectors up to the reach.
 ///
 /// Source    the reduction is that of Cody and Waite, Software Manual for the Elementary Functions (1980), by three or four parts of π/2.
 template <class T, class Isa>
@@ -100,6 +148,12 @@ SITU_INLINE quadrant<T, N, Isa> reduce_to_quadrant(pack<T, N, Isa> const& x) {
     P const third = keep_order(n * P(part3)), fourth = keep_order(n * P(part4));
     r.high = keep_order(second - third);
     r.low = keep_order(keep_order(second - r.high) - third) - fourth;
+  }
+  auto const far = x > P(quadrant_reach<T, Isa>);
+  if (SITU_UNLIKELY(any(far))) {
+    r.n = bitcast<bits_of<T>>(by_lane<far_number>(far, x, bitcast<T>(r.n)));
+    r.high = by_lane<far_high>(far, x, r.high);
+    if constexpr (WithLow) r.low = by_lane<far_low>(far, x, r.low);
   }
   return r;
 }
@@ -219,20 +273,12 @@ SITU_INLINE pack<T, N, Isa> arctangent_of_one(pack<T, N, Isa> const& t) {
 template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> sin(pack<T, N, Isa> const& x) {
-  pack<T, N, Isa> const size = abs(x);
-  pack<T, N, Isa> const r = detail::flip_sign(detail::circular<0>(size), x);
-  auto const far = size > pack<T, N, Isa>(detail::quadrant_reach<T, Isa>);
-  if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::sin_lanes>(far, x, r);
-  return r;
+  return detail::flip_sign(detail::circular<0>(abs(x)), x);
 }
 template <class T, int N, class Isa>
   requires std::is_floating_point_v<T>
 SITU_INLINE pack<T, N, Isa> cos(pack<T, N, Isa> const& x) {
-  pack<T, N, Isa> const size = abs(x);
-  pack<T, N, Isa> const r = detail::circular<1>(size);
-  auto const far = size > pack<T, N, Isa>(detail::quadrant_reach<T, Isa>);
-  if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::cos_lanes>(far, x, r);
-  return r;
+  return detail::circular<1>(abs(x));
 }
 
 /// tan = t with t = tan(r) in even quadrants, -1/t in odd ones; the rounding error of t is carried along.
@@ -247,11 +293,8 @@ SITU_INLINE pack<T, N, Isa> tan(pack<T, N, Isa> const& x) {
   P const t = keep_order(q.high + small);
   P const rest = small - keep_order(t - q.high);
   P const inverse = detail::quotient(P(T(-1)), t);
-  P r = select(detail::even_lanes<T>(q.n), t, multiply_add(inverse * inverse, rest, inverse));
-  r = detail::flip_sign(r, x);
-  auto const far = size > P(detail::quadrant_reach<T, Isa>);
-  if (SITU_UNLIKELY(detail::any(far))) return detail::by_lane<detail::tan_lanes>(far, x, r);
-  return r;
+  P const r = select(detail::even_lanes<T>(q.n), t, multiply_add(inverse * inverse, rest, inverse));
+  return detail::flip_sign(r, x);
 }
 
 /// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2) = 2·(π/4 - asin √((1 - x)/2)).
