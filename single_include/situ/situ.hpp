@@ -8936,6 +8936,11 @@ using unsigned_of_size = std::conditional_t<
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
 }  // namespace detail
 
+template <class T, int N, class Isa>
+struct pack;
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> convert_unchecked(pack<T, N, Isa> const& a);
+
 namespace detail {
 /// Keeps a vector as it stands in a register: what was computed before is not merged with what comes after.
 template <class Isa, class V>
@@ -8974,7 +8979,8 @@ struct lane_mask {
   template <int Other>
   SITU_INLINE lane_mask<Other, N, Isa> as() const {
     if constexpr (Other == Bytes) return *this;
-    else return lane_mask<Other, N, Isa>(__builtin_convertvector(v, typename lane_mask<Other, N, Isa>::vector));
+    else if constexpr (Other > Bytes && Isa::bytes > 16) return lane_mask<Other, N, Isa>(__builtin_convertvector(v, typename lane_mask<Other, N, Isa>::vector));
+    else return lane_mask<Other, N, Isa>(convert_unchecked<detail::signed_of_bytes<Other>>(pack<lane_type, N, Isa>(v)).v);
   }
 
   /// g++ 12 takes masks that are combined apart into single lanes where masks have registers of their own: keep one whole.
@@ -9025,6 +9031,8 @@ struct pack {
   SITU_INLINE explicit pack(T all) {
     if (sizeof(vector) <= 16 || __builtin_constant_p(all)) {
       v = all - vector{};
+    } else if constexpr (sizeof(T) == 1 && N > 16) {  // by words: with AVX2 its loop would go through memory
+      v = reinterpret_cast<vector>(pack<uint32_t, N / 4, Isa>(static_cast<uint8_t>(all) * uint32_t{0x01010101}).v);
     } else {
       v = vector{} + all;
 #if !defined(__CUDACC__)
@@ -9158,10 +9166,124 @@ SITU_INLINE pack<U, N, Isa> bitcast(pack<T, N, Isa> const& a) {
   return pack<U, N, Isa>(reinterpret_cast<typename pack<U, N, Isa>::vector>(a.v));
 }
 
+#if SITU_X86 && defined(__SSE2__) && !defined(__clang__)
+#define SITU_PACK_CONVERSIONS 1
+#else
+#define SITU_PACK_CONVERSIONS 0
+#endif
+#if SITU_PACK_CONVERSIONS
+// g++ 12 takes most conversions between sizes apart into lanes. Where an operand has less than 16 bytes it stands in the first ones of a register.
+namespace detail {
+template <class V>
+using whole_register = typename vector_of<int64_t, (sizeof(V) < 16 ? 16 : static_cast<int>(sizeof(V))) / 8>::type;
+template <class V>
+SITU_INLINE void put_in_register(whole_register<V>& to, V const& from) {
+  if constexpr (sizeof(V) < 16) {
+    unsigned_of_size<V> word;
+    __builtin_memcpy(&word, &from, sizeof word);
+    to = whole_register<V>{static_cast<int64_t>(word), 0};
+  } else {
+    to = reinterpret_cast<whole_register<V>>(from);
+  }
+}
+
+/// To lanes that are wider: of integers, of float to double, and of int32 to double.
+template <class U, class T, int N, class Isa>
+inline constexpr bool widens_in_register = sizeof(U) > sizeof(T) && (sizeof(U) * N == 16 || sizeof(U) * N == 32 || sizeof(U) * N == 64) &&
+                                           sizeof(U) * N <= static_cast<std::size_t>(Isa::bytes) &&
+                                           (std::is_integral_v<U> ? std::is_integral_v<T> && (Isa::bytes > 16 || sizeof(U) <= 4) : std::is_signed_v<T> && sizeof(T) == 4);
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> widened(pack<T, N, Isa> const& a) {
+  constexpr int from_bytes = sizeof(T), to_bytes = sizeof(U);
+  whole_register<decltype(a.v)> from;
+  put_in_register(from, a.v);
+  typename pack<U, N, Isa>::vector result;  // not a pack, which g++ would keep in memory
+  if constexpr (Isa::bytes > 16) {
+#define SITU_WIDENED(name) __asm__(name " {%1, %0|%0, %1}" : "=v"(result) : "v"(from))
+#define SITU_WIDENED_INTEGERS(sizes)                                   \
+  if constexpr (std::is_signed_v<T>) SITU_WIDENED("vpmovsx" sizes);    \
+  else SITU_WIDENED("vpmovzx" sizes)
+    if constexpr (std::is_floating_point_v<T>) SITU_WIDENED("vcvtps2pd");
+    else if constexpr (std::is_floating_point_v<U>) SITU_WIDENED("vcvtdq2pd");
+    else if constexpr (from_bytes == 1 && to_bytes == 2) SITU_WIDENED_INTEGERS("bw");
+    else if constexpr (from_bytes == 1 && to_bytes == 4) SITU_WIDENED_INTEGERS("bd");
+    else if constexpr (from_bytes == 1) SITU_WIDENED_INTEGERS("bq");
+    else if constexpr (from_bytes == 2 && to_bytes == 4) SITU_WIDENED_INTEGERS("wd");
+    else if constexpr (from_bytes == 2) SITU_WIDENED_INTEGERS("wq");
+    else SITU_WIDENED_INTEGERS("dq");
+#undef SITU_WIDENED_INTEGERS
+#undef SITU_WIDENED
+  } else if constexpr (std::is_floating_point_v<T>) {
+    result = __builtin_ia32_cvtps2pd(reinterpret_cast<typename vector_of<float, 4>::type>(from));
+  } else if constexpr (std::is_floating_point_v<U>) {
+    result = __builtin_ia32_cvtdq2pd(reinterpret_cast<typename vector_of<int, 4>::type>(from));
+  } else {  // every lane twice, until its copies fill a lane of U, the uppermost of which is then shifted down
+    typedef char bytes __attribute__((vector_size(16)));
+    typedef short words __attribute__((vector_size(16)));
+    if constexpr (from_bytes == 1) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<bytes>(from), bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+    if constexpr (to_bytes == 4) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<words>(from), words{0, 0, 1, 1, 2, 2, 3, 3}));
+    using Shifted = std::conditional_t<std::is_signed_v<T>, signed_of_bytes<to_bytes>, unsigned_of_size<U>>;
+    result = reinterpret_cast<decltype(result)>(reinterpret_cast<typename pack<Shifted, N, Isa>::vector>(from) >> static_cast<Shifted>(8 * (to_bytes - from_bytes)));
+  }
+  return pack<U, N, Isa>(result);
+}
+
+/// Every second of the lanes of `Bytes` bytes of two registers, in the first.
+template <int Bytes, class R>
+SITU_INLINE void keep_even_lanes(R& a, R const& b) {
+  using V = typename vector_of<signed_of_bytes<Bytes>, 16 / Bytes>::type;
+  V even;
+  if constexpr (Bytes == 4) even = V{0, 2, 4, 6};
+  else if constexpr (Bytes == 2) even = V{0, 2, 4, 6, 8, 10, 12, 14};
+  else even = V{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  a = reinterpret_cast<R>(__builtin_shuffle(reinterpret_cast<V>(a), reinterpret_cast<V>(b), even));
+}
+/// Integers to lanes that are narrower.
+template <class U, class T, int N, class Isa>
+inline constexpr bool narrows_in_register = sizeof(U) < sizeof(T) && std::is_integral_v<U> && std::is_integral_v<T> && N > 2 &&
+                                            sizeof(T) * N <= static_cast<std::size_t>(Isa::bytes);
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> narrowed(pack<T, N, Isa> const& a) {
+  constexpr int from_bytes = sizeof(T), to_bytes = sizeof(U);
+  using To = typename pack<U, N, Isa>::vector;
+  whole_register<decltype(a.v)> from;
+  put_in_register(from, a.v);
+  whole_register<To> result;
+  if constexpr (sizeof from == 64) {
+#define SITU_NARROWED(name) __asm__(name " {%1, %0|%0, %1}" : "=v"(result) : "v"(from))
+    if constexpr (from_bytes == 2) SITU_NARROWED("vpmovwb");
+    else if constexpr (from_bytes == 4 && to_bytes == 2) SITU_NARROWED("vpmovdw");
+    else if constexpr (from_bytes == 4) SITU_NARROWED("vpmovdb");
+    else if constexpr (to_bytes == 4) SITU_NARROWED("vpmovqd");
+    else if constexpr (to_bytes == 2) SITU_NARROWED("vpmovqw");
+    else SITU_NARROWED("vpmovqb");
+#undef SITU_NARROWED
+  } else {
+    whole_register<To> upper;
+    if constexpr (sizeof from == 32) result = __builtin_shufflevector(from, from, 0, 1), upper = __builtin_shufflevector(from, from, 2, 3);
+    else result = from, upper = from;
+    if constexpr (from_bytes == 8) keep_even_lanes<4>(result, upper), upper = result;
+    if constexpr (from_bytes >= 4 && to_bytes <= 2) keep_even_lanes<2>(result, upper), upper = result;
+    if constexpr (to_bytes == 1) keep_even_lanes<1>(result, upper);
+  }
+  To narrow;
+  __builtin_memcpy(&narrow, &result, sizeof narrow);
+  return pack<U, N, Isa>(narrow);
+}
+}  // namespace detail
+#endif
+
 /// Lane by lane as a C++ cast where that is defined; the caller keeps floats inside the integer's range.
 template <class U, class T, int N, class Isa>
 SITU_INLINE pack<U, N, Isa> convert_unchecked(pack<T, N, Isa> const& a) {
   if constexpr (std::is_same_v<T, U>) return a;
+#if SITU_PACK_CONVERSIONS
+  else if constexpr (std::is_integral_v<T> && sizeof(T) < 4 && (std::is_floating_point_v<U> || sizeof(U) == 8) && !detail::widens_in_register<U, T, N, Isa>)
+    return convert_unchecked<U>(convert_unchecked<int32_t>(a));
+  else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<U> && sizeof(U) < 4) return convert_unchecked<U>(convert_unchecked<int32_t>(a));
+  else if constexpr (detail::widens_in_register<U, T, N, Isa>) return detail::widened<U>(a);
+  else if constexpr (detail::narrows_in_register<U, T, N, Isa>) return detail::narrowed<U>(a);
+#endif
   else return pack<U, N, Isa>(__builtin_convertvector(a.v, typename pack<U, N, Isa>::vector));
 }
 
@@ -9438,10 +9560,22 @@ struct lanes<bool, N, Isa> {
 template <class T, int N, class Isa>
 using lanes_t = typename lanes<T, N, Isa>::type;
 
+/// Whether the instructions for float16 can be used. With AVX2 they are there (F16C is older), and they take no notice of flushed denormals.
+template <int N, class Isa>
+inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
+
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
   using U = pack<uint32_t, N, Isa>;
   using F = pack<float, N, Isa>;
+#if SITU_PACK_CONVERSIONS
+  if constexpr (converts_halves<N, Isa>) {
+    auto const from = half.v;
+    typename F::vector result;
+    __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(result) : "v"(from));
+    return F(result);
+  }
+#endif
   U const wide = convert_unchecked<uint32_t>(half);
   U const sign = (wide & U(0x8000u)) << 16;
   U const magnitude = wide & U(0x7fffu);
@@ -9457,6 +9591,14 @@ template <int N, class Isa>
 SITU_INLINE pack<uint16_t, N, Isa> narrow_half(pack<float, N, Isa> const& value) {
   using U = pack<uint32_t, N, Isa>;
   using F = pack<float, N, Isa>;
+#if SITU_PACK_CONVERSIONS
+  if constexpr (converts_halves<N, Isa>) {
+    auto const from = value.v;
+    typename pack<uint16_t, N, Isa>::vector result;
+    __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=v"(result) : "v"(from));
+    return pack<uint16_t, N, Isa>(result);
+  }
+#endif
   U const bits = bitcast<uint32_t>(value);
   U const sign = (bits >> 16) & U(0x8000u);
   U const magnitude = bits & U(0x7fffffffu);
@@ -9532,12 +9674,13 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   using Ix = pack<To, N, Isa>;
   constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
   F const lowest(static_cast<From>(low)), highest(static_cast<From>(high));  // highest may be one too large
+  if constexpr (sizeof(To) < 4) {
+    F const number = select(x == x, x, F(From(0))), above_low = select(number < lowest, lowest, number);
+    return convert_unchecked<To>(select(above_low > highest, highest, above_low));
+  }
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
-  Ix result;
-  if constexpr (sizeof(To) < 4) result = convert_unchecked<To>(convert_unchecked<int32_t>(inside));
-  else result = convert_unchecked<To>(inside);
-  return select(below, Ix(low), select(above, Ix(high), result));
+  return select(below, Ix(low), select(above, Ix(high), convert_unchecked<To>(inside)));
 }
 
 /// Doubles as floats that are then rounded to 16 bits: see float_to_round.
@@ -10696,9 +10839,19 @@ SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
   for_each_leaf(fields.tail, f);
 }
 
+/// Whether a node compares integers with a number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
+template <class Tree>
+inline constexpr bool compares_with_wider_number = false;
+template <class Op, class A, class C>
+  requires(requires { Op::compares; } && std::is_integral_v<typename A::value_type> && !std::is_same_v<typename A::value_type, bool>)
+inline constexpr bool compares_with_wider_number<Apply<Op, A, Constant<C>>> = sizeof(C) > sizeof(typename A::value_type);
+
 /// The size of the widest type that a tree computes in: it decides how many lanes a kernel has.
 template <class Tree>
 inline constexpr int widest = static_cast<int>(sizeof(compute_t<typename Tree::value_type>));
+template <class Op, class A, class C>
+  requires(compares_with_wider_number<Apply<Op, A, Constant<C>>>)
+inline constexpr int widest<Apply<Op, A, Constant<C>>> = widest<A>;
 template <class Op, class... Ts>
 inline constexpr int widest<Apply<Op, Ts...>> = [] {
   int result = static_cast<int>(sizeof(compute_t<typename Apply<Op, Ts...>::value_type>));
@@ -11032,11 +11185,22 @@ struct Evaluator {
   SITU_INLINE static auto value(Apply<Op, A, B> const& node, S const& source) {
     using Node = Apply<Op, A, B>;
     if constexpr (computes_in_one_type<Node>) return Op::value(value(node.operands.head, source), value(node.operands.tail.head, source));
+    else if constexpr (compares_with_wider_number<Node>) return compared(value(node.operands.head, source), node);
     else return apply(node, operand<0, Node, A>(value(node.operands.head, source)), operand<1, Node, B>(value(node.operands.tail.head, source)));
   }
   template <class Op, class A, class B, class C, class... More, class S>
   SITU_INLINE static auto value(Apply<Op, A, B, C, More...> const& node, S const& source) {
     return operands<0>(node, node.operands, source);
+  }
+
+  /// Integers beside a number of a wider type, in their own type: what is outside of it compares alike with all of them.
+  template <class X, class Op, class A, class C>
+  SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
+    using T = typename X::value_type;
+    C const number = node.operands.tail.head.value;
+    T const narrow = static_cast<T>(number);
+    if (SITU_UNLIKELY(narrow != number)) return typename X::mask_type(Op::value(C(0), number));
+    return Op::value(x, X(narrow));
   }
 
   /// The function of a node, of operands that are what it takes.

@@ -32,6 +32,9 @@ std::vector<T> numbers() {
     for (int k : {0, 1, 2}) result.push_back(static_cast<T>(low + k)), result.push_back(static_cast<T>(high - k));
     for (int bit = 7; bit < static_cast<int>(8 * sizeof(T)) - 1; bit += 7) result.push_back(static_cast<T>(T(1) << bit));
     result.push_back(static_cast<T>(high / 3));
+    if constexpr (sizeof(T) == 8) {  // up to 2^50 they divide in packs
+      for (int64_t k : {-1, 0, 1}) result.push_back((T(1) << 50) + k), result.push_back(-(T(1) << 50) + k), result.push_back((T(1) << 53) + k);
+    }
   }
   return result;
 }
@@ -62,7 +65,7 @@ TYPE_TO_STRING(int16_t);
 TYPE_TO_STRING(int32_t);
 TYPE_TO_STRING(int64_t);
 
-TEST_CASE_TEMPLATE("integers wrap, divide by zero to 0, and % has the divisor's sign", T, int8_t, uint8_t, int32_t, int64_t) {
+TEST_CASE_TEMPLATE("integers wrap, divide by zero to 0, and % has the divisor's sign", T, int8_t, uint8_t, int16_t, int32_t, int64_t) {
   std::vector<T> const list = numbers<T>();
   int64_t const n = static_cast<int64_t>(list.size());
   Tensor<T> const row(list), a = row.unsqueeze(1).expand({n, n}).contiguous(), b = row.expand({n, n}).contiguous();
@@ -84,6 +87,59 @@ TEST_CASE_TEMPLATE("integers wrap, divide by zero to 0, and % has the divisor's 
     check(~a ^ b, list, list, [](T x, T y) { return static_cast<T>(static_cast<T>(~x) ^ y); }, "~");
     check(where(a < b, a, b), list, list, [](T x, T y) { return x < y ? x : y; }, "where");
     check(a * 3 + 7 - b, list, list, [](T x, T y) { return wrapped<T>(wide(x) * 3 + 7 - y); }, "numbers");
+    check(a % 7 + fmod(a, 7), list, list, [](T x, T) { return wrapped<T>(x - 7 * floor_quotient(x, 7) + wide(x) % 7); }, "% and fmod by a number");
+    check(floor_divide(a, 7), list, list, [](T x, T) { return wrapped<T>(floor_quotient(x, 7)); }, "floor_divide by a number");
+  });
+}
+
+TEST_CASE_TEMPLATE("integers compare with numbers that their type does not hold", T, int8_t, uint8_t, int16_t, int32_t) {
+  std::vector<T> const list = numbers<T>();
+  Tensor<T> const a(list);
+  std::vector<int64_t> around{-1, 0, 1, 100, 127, 128, 255, 256, INT64_MIN, INT64_MAX};
+  for (int64_t k : {-1, 0, 1}) around.push_back(std::numeric_limits<T>::min() + k), around.push_back(std::numeric_limits<T>::max() + k);
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (int64_t const n : around) {
+      CAPTURE(n);
+      check<T>(a < n, list, {0}, [&](T x, T) { return x < n; }, "<");
+      check<T>(a <= n, list, {0}, [&](T x, T) { return x <= n; }, "<=");
+      check<T>(a > n, list, {0}, [&](T x, T) { return x > n; }, ">");
+      check<T>(n <= a, list, {0}, [&](T x, T) { return n <= x; }, "of a number <=");
+      check<T>(a == n, list, {0}, [&](T x, T) { return x == n; }, "==");
+      check<T>(a != n, list, {0}, [&](T x, T) { return x != n; }, "!=");
+    }
+  });
+}
+
+namespace {
+template <class T, class... Us>
+void check_casts() {
+  std::vector<T> list;
+  if constexpr (std::is_integral_v<T>) list = numbers<T>();
+  else list = {T(0), T(-0.75), T(1.5), T(-3.25), T(126.9), T(127.1), T(128.5), T(-128.9), T(-129.5), T(255.9), T(256), T(32767.5), T(-40000), T(1e9), T(-1e30)};
+  for (std::size_t k = 0; list.size() % 16 != 5; ++k) list.push_back(list[k]);
+  Tensor<T> const a(list);
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    (check<T>(cast<Us>(a), list, {T(0)}, [](T x, T) { return detail::convert_scalar<Us>(x); }, "cast"), ...);
+  });
+}
+}  // namespace
+
+TEST_CASE("lanes of every size convert to every other one as single numbers do") {
+  check_casts<int8_t, bool, int16_t, int32_t, int64_t, float, double>();
+  check_casts<uint8_t, int8_t, int32_t, float>();
+  check_casts<int16_t, int8_t, int32_t, int64_t, float>();
+  check_casts<int32_t, bool, int8_t, int16_t, int64_t, double>();
+  check_casts<int64_t, uint8_t, int16_t, int32_t>();
+  check_casts<float, bool, int8_t, uint8_t, int16_t, double>();
+  check_casts<double, int8_t, float>();
+  std::vector<bool> bits;
+  for (int k = 0; k < 37; ++k) bits.push_back(k % 3 == 1);
+  Tensor<bool> const mask(bits);
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    check<bool>(cast<int8_t>(mask), bits, {false}, [](bool x, bool) { return x; }, "to int8");
+    check<bool>(cast<float>(mask), bits, {false}, [](bool x, bool) { return x; }, "to float");
+    check<bool>(cast<int64_t>(mask), bits, {false}, [](bool x, bool) { return x; }, "to int64");
   });
 }
 
@@ -102,17 +158,6 @@ TEST_CASE_TEMPLATE("shifts and powers of integers", T, int8_t, uint8_t, int64_t)
     for (T k = 0; k < y; ++k) result = wrapped<T>(wide(result) * x);
     return result;
   }, "pow");
-}
-
-TEST_CASE("int16 wraps and divides as the others do") {
-  Tensor<int16_t> const a{32767, -32768, -32768, 7, -7}, b{1, -1, 0, -2, 2};
-  situ_test::with_every_instruction_set<Cpu>([&] {
-    CHECK(eval(a + b).to_vector() == std::vector<int16_t>{-32768, 32767, -32768, 5, -5});
-    CHECK(eval(a * b).to_vector() == std::vector<int16_t>{32767, -32768, 0, -14, -14});
-    CHECK(eval(floor_divide(a, b)).to_vector() == std::vector<int16_t>{32767, -32768, 0, -4, -4});
-    CHECK(eval(a % b).to_vector() == std::vector<int16_t>{0, 0, 0, -1, 1});
-    CHECK(eval(abs(a)).to_vector() == std::vector<int16_t>{32767, -32768, -32768, 7, 7});
-  });
 }
 
 TEST_CASE("bools add as or, multiply as and, and count as 0 and 1 beside numbers") {

@@ -22,10 +22,22 @@ struct lanes<bool, N, Isa> {
 template <class T, int N, class Isa>
 using lanes_t = typename lanes<T, N, Isa>::type;
 
+/// Whether the instructions for float16 can be used. With AVX2 they are there (F16C is older), and they take no notice of flushed denormals.
+template <int N, class Isa>
+inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
+
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
   using U = pack<uint32_t, N, Isa>;
   using F = pack<float, N, Isa>;
+#if SITU_PACK_CONVERSIONS
+  if constexpr (converts_halves<N, Isa>) {
+    auto const from = half.v;
+    typename F::vector result;
+    __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(result) : "v"(from));
+    return F(result);
+  }
+#endif
   U const wide = convert_unchecked<uint32_t>(half);
   U const sign = (wide & U(0x8000u)) << 16;
   U const magnitude = wide & U(0x7fffu);
@@ -41,6 +53,14 @@ template <int N, class Isa>
 SITU_INLINE pack<uint16_t, N, Isa> narrow_half(pack<float, N, Isa> const& value) {
   using U = pack<uint32_t, N, Isa>;
   using F = pack<float, N, Isa>;
+#if SITU_PACK_CONVERSIONS
+  if constexpr (converts_halves<N, Isa>) {
+    auto const from = value.v;
+    typename pack<uint16_t, N, Isa>::vector result;
+    __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=v"(result) : "v"(from));
+    return pack<uint16_t, N, Isa>(result);
+  }
+#endif
   U const bits = bitcast<uint32_t>(value);
   U const sign = (bits >> 16) & U(0x8000u);
   U const magnitude = bits & U(0x7fffffffu);
@@ -116,12 +136,13 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   using Ix = pack<To, N, Isa>;
   constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
   F const lowest(static_cast<From>(low)), highest(static_cast<From>(high));  // highest may be one too large
+  if constexpr (sizeof(To) < 4) {
+    F const number = select(x == x, x, F(From(0))), above_low = select(number < lowest, lowest, number);
+    return convert_unchecked<To>(select(above_low > highest, highest, above_low));
+  }
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
-  Ix result;
-  if constexpr (sizeof(To) < 4) result = convert_unchecked<To>(convert_unchecked<int32_t>(inside));
-  else result = convert_unchecked<To>(inside);
-  return select(below, Ix(low), select(above, Ix(high), result));
+  return select(below, Ix(low), select(above, Ix(high), convert_unchecked<To>(inside)));
 }
 
 /// Doubles as floats that are then rounded to 16 bits: see float_to_round.

@@ -104,9 +104,19 @@ SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
   for_each_leaf(fields.tail, f);
 }
 
+/// Whether a node compares integers with a number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
+template <class Tree>
+inline constexpr bool compares_with_wider_number = false;
+template <class Op, class A, class C>
+  requires(requires { Op::compares; } && std::is_integral_v<typename A::value_type> && !std::is_same_v<typename A::value_type, bool>)
+inline constexpr bool compares_with_wider_number<Apply<Op, A, Constant<C>>> = sizeof(C) > sizeof(typename A::value_type);
+
 /// The size of the widest type that a tree computes in: it decides how many lanes a kernel has.
 template <class Tree>
 inline constexpr int widest = static_cast<int>(sizeof(compute_t<typename Tree::value_type>));
+template <class Op, class A, class C>
+  requires(compares_with_wider_number<Apply<Op, A, Constant<C>>>)
+inline constexpr int widest<Apply<Op, A, Constant<C>>> = widest<A>;
 template <class Op, class... Ts>
 inline constexpr int widest<Apply<Op, Ts...>> = [] {
   int result = static_cast<int>(sizeof(compute_t<typename Apply<Op, Ts...>::value_type>));

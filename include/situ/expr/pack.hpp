@@ -46,6 +46,11 @@ using unsigned_of_size = std::conditional_t<
     std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
 }  // namespace detail
 
+template <class T, int N, class Isa>
+struct pack;
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> convert_unchecked(pack<T, N, Isa> const& a);
+
 namespace detail {
 /// Keeps a vector as it stands in a register: what was computed before is not merged with what comes after.
 template <class Isa, class V>
@@ -84,7 +89,8 @@ struct lane_mask {
   template <int Other>
   SITU_INLINE lane_mask<Other, N, Isa> as() const {
     if constexpr (Other == Bytes) return *this;
-    else return lane_mask<Other, N, Isa>(__builtin_convertvector(v, typename lane_mask<Other, N, Isa>::vector));
+    else if constexpr (Other > Bytes && Isa::bytes > 16) return lane_mask<Other, N, Isa>(__builtin_convertvector(v, typename lane_mask<Other, N, Isa>::vector));
+    else return lane_mask<Other, N, Isa>(convert_unchecked<detail::signed_of_bytes<Other>>(pack<lane_type, N, Isa>(v)).v);
   }
 
   /// g++ 12 takes masks that are combined apart into single lanes where masks have registers of their own: keep one whole.
@@ -135,6 +141,8 @@ struct pack {
   SITU_INLINE explicit pack(T all) {
     if (sizeof(vector) <= 16 || __builtin_constant_p(all)) {
       v = all - vector{};
+    } else if constexpr (sizeof(T) == 1 && N > 16) {  // by words: with AVX2 its loop would go through memory
+      v = reinterpret_cast<vector>(pack<uint32_t, N / 4, Isa>(static_cast<uint8_t>(all) * uint32_t{0x01010101}).v);
     } else {
       v = vector{} + all;
 #if !defined(__CUDACC__)
@@ -268,10 +276,124 @@ SITU_INLINE pack<U, N, Isa> bitcast(pack<T, N, Isa> const& a) {
   return pack<U, N, Isa>(reinterpret_cast<typename pack<U, N, Isa>::vector>(a.v));
 }
 
+#if SITU_X86 && defined(__SSE2__) && !defined(__clang__)
+#define SITU_PACK_CONVERSIONS 1
+#else
+#define SITU_PACK_CONVERSIONS 0
+#endif
+#if SITU_PACK_CONVERSIONS
+// g++ 12 takes most conversions between sizes apart into lanes. Where an operand has less than 16 bytes it stands in the first ones of a register.
+namespace detail {
+template <class V>
+using whole_register = typename vector_of<int64_t, (sizeof(V) < 16 ? 16 : static_cast<int>(sizeof(V))) / 8>::type;
+template <class V>
+SITU_INLINE void put_in_register(whole_register<V>& to, V const& from) {
+  if constexpr (sizeof(V) < 16) {
+    unsigned_of_size<V> word;
+    __builtin_memcpy(&word, &from, sizeof word);
+    to = whole_register<V>{static_cast<int64_t>(word), 0};
+  } else {
+    to = reinterpret_cast<whole_register<V>>(from);
+  }
+}
+
+/// To lanes that are wider: of integers, of float to double, and of int32 to double.
+template <class U, class T, int N, class Isa>
+inline constexpr bool widens_in_register = sizeof(U) > sizeof(T) && (sizeof(U) * N == 16 || sizeof(U) * N == 32 || sizeof(U) * N == 64) &&
+                                           sizeof(U) * N <= static_cast<std::size_t>(Isa::bytes) &&
+                                           (std::is_integral_v<U> ? std::is_integral_v<T> && (Isa::bytes > 16 || sizeof(U) <= 4) : std::is_signed_v<T> && sizeof(T) == 4);
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> widened(pack<T, N, Isa> const& a) {
+  constexpr int from_bytes = sizeof(T), to_bytes = sizeof(U);
+  whole_register<decltype(a.v)> from;
+  put_in_register(from, a.v);
+  typename pack<U, N, Isa>::vector result;  // not a pack, which g++ would keep in memory
+  if constexpr (Isa::bytes > 16) {
+#define SITU_WIDENED(name) __asm__(name " {%1, %0|%0, %1}" : "=v"(result) : "v"(from))
+#define SITU_WIDENED_INTEGERS(sizes)                                   \
+  if constexpr (std::is_signed_v<T>) SITU_WIDENED("vpmovsx" sizes);    \
+  else SITU_WIDENED("vpmovzx" sizes)
+    if constexpr (std::is_floating_point_v<T>) SITU_WIDENED("vcvtps2pd");
+    else if constexpr (std::is_floating_point_v<U>) SITU_WIDENED("vcvtdq2pd");
+    else if constexpr (from_bytes == 1 && to_bytes == 2) SITU_WIDENED_INTEGERS("bw");
+    else if constexpr (from_bytes == 1 && to_bytes == 4) SITU_WIDENED_INTEGERS("bd");
+    else if constexpr (from_bytes == 1) SITU_WIDENED_INTEGERS("bq");
+    else if constexpr (from_bytes == 2 && to_bytes == 4) SITU_WIDENED_INTEGERS("wd");
+    else if constexpr (from_bytes == 2) SITU_WIDENED_INTEGERS("wq");
+    else SITU_WIDENED_INTEGERS("dq");
+#undef SITU_WIDENED_INTEGERS
+#undef SITU_WIDENED
+  } else if constexpr (std::is_floating_point_v<T>) {
+    result = __builtin_ia32_cvtps2pd(reinterpret_cast<typename vector_of<float, 4>::type>(from));
+  } else if constexpr (std::is_floating_point_v<U>) {
+    result = __builtin_ia32_cvtdq2pd(reinterpret_cast<typename vector_of<int, 4>::type>(from));
+  } else {  // every lane twice, until its copies fill a lane of U, the uppermost of which is then shifted down
+    typedef char bytes __attribute__((vector_size(16)));
+    typedef short words __attribute__((vector_size(16)));
+    if constexpr (from_bytes == 1) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<bytes>(from), bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+    if constexpr (to_bytes == 4) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<words>(from), words{0, 0, 1, 1, 2, 2, 3, 3}));
+    using Shifted = std::conditional_t<std::is_signed_v<T>, signed_of_bytes<to_bytes>, unsigned_of_size<U>>;
+    result = reinterpret_cast<decltype(result)>(reinterpret_cast<typename pack<Shifted, N, Isa>::vector>(from) >> static_cast<Shifted>(8 * (to_bytes - from_bytes)));
+  }
+  return pack<U, N, Isa>(result);
+}
+
+/// Every second of the lanes of `Bytes` bytes of two registers, in the first.
+template <int Bytes, class R>
+SITU_INLINE void keep_even_lanes(R& a, R const& b) {
+  using V = typename vector_of<signed_of_bytes<Bytes>, 16 / Bytes>::type;
+  V even;
+  if constexpr (Bytes == 4) even = V{0, 2, 4, 6};
+  else if constexpr (Bytes == 2) even = V{0, 2, 4, 6, 8, 10, 12, 14};
+  else even = V{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  a = reinterpret_cast<R>(__builtin_shuffle(reinterpret_cast<V>(a), reinterpret_cast<V>(b), even));
+}
+/// Integers to lanes that are narrower.
+template <class U, class T, int N, class Isa>
+inline constexpr bool narrows_in_register = sizeof(U) < sizeof(T) && std::is_integral_v<U> && std::is_integral_v<T> && N > 2 &&
+                                            sizeof(T) * N <= static_cast<std::size_t>(Isa::bytes);
+template <class U, class T, int N, class Isa>
+SITU_INLINE pack<U, N, Isa> narrowed(pack<T, N, Isa> const& a) {
+  constexpr int from_bytes = sizeof(T), to_bytes = sizeof(U);
+  using To = typename pack<U, N, Isa>::vector;
+  whole_register<decltype(a.v)> from;
+  put_in_register(from, a.v);
+  whole_register<To> result;
+  if constexpr (sizeof from == 64) {
+#define SITU_NARROWED(name) __asm__(name " {%1, %0|%0, %1}" : "=v"(result) : "v"(from))
+    if constexpr (from_bytes == 2) SITU_NARROWED("vpmovwb");
+    else if constexpr (from_bytes == 4 && to_bytes == 2) SITU_NARROWED("vpmovdw");
+    else if constexpr (from_bytes == 4) SITU_NARROWED("vpmovdb");
+    else if constexpr (to_bytes == 4) SITU_NARROWED("vpmovqd");
+    else if constexpr (to_bytes == 2) SITU_NARROWED("vpmovqw");
+    else SITU_NARROWED("vpmovqb");
+#undef SITU_NARROWED
+  } else {
+    whole_register<To> upper;
+    if constexpr (sizeof from == 32) result = __builtin_shufflevector(from, from, 0, 1), upper = __builtin_shufflevector(from, from, 2, 3);
+    else result = from, upper = from;
+    if constexpr (from_bytes == 8) keep_even_lanes<4>(result, upper), upper = result;
+    if constexpr (from_bytes >= 4 && to_bytes <= 2) keep_even_lanes<2>(result, upper), upper = result;
+    if constexpr (to_bytes == 1) keep_even_lanes<1>(result, upper);
+  }
+  To narrow;
+  __builtin_memcpy(&narrow, &result, sizeof narrow);
+  return pack<U, N, Isa>(narrow);
+}
+}  // namespace detail
+#endif
+
 /// Lane by lane as a C++ cast where that is defined; the caller keeps floats inside the integer's range.
 template <class U, class T, int N, class Isa>
 SITU_INLINE pack<U, N, Isa> convert_unchecked(pack<T, N, Isa> const& a) {
   if constexpr (std::is_same_v<T, U>) return a;
+#if SITU_PACK_CONVERSIONS
+  else if constexpr (std::is_integral_v<T> && sizeof(T) < 4 && (std::is_floating_point_v<U> || sizeof(U) == 8) && !detail::widens_in_register<U, T, N, Isa>)
+    return convert_unchecked<U>(convert_unchecked<int32_t>(a));
+  else if constexpr (std::is_floating_point_v<T> && std::is_integral_v<U> && sizeof(U) < 4) return convert_unchecked<U>(convert_unchecked<int32_t>(a));
+  else if constexpr (detail::widens_in_register<U, T, N, Isa>) return detail::widened<U>(a);
+  else if constexpr (detail::narrows_in_register<U, T, N, Isa>) return detail::narrowed<U>(a);
+#endif
   else return pack<U, N, Isa>(__builtin_convertvector(a.v, typename pack<U, N, Isa>::vector));
 }
 

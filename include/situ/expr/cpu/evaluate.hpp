@@ -173,11 +173,22 @@ struct Evaluator {
   SITU_INLINE static auto value(Apply<Op, A, B> const& node, S const& source) {
     using Node = Apply<Op, A, B>;
     if constexpr (computes_in_one_type<Node>) return Op::value(value(node.operands.head, source), value(node.operands.tail.head, source));
+    else if constexpr (compares_with_wider_number<Node>) return compared(value(node.operands.head, source), node);
     else return apply(node, operand<0, Node, A>(value(node.operands.head, source)), operand<1, Node, B>(value(node.operands.tail.head, source)));
   }
   template <class Op, class A, class B, class C, class... More, class S>
   SITU_INLINE static auto value(Apply<Op, A, B, C, More...> const& node, S const& source) {
     return operands<0>(node, node.operands, source);
+  }
+
+  /// Integers beside a number of a wider type, in their own type: what is outside of it compares alike with all of them.
+  template <class X, class Op, class A, class C>
+  SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
+    using T = typename X::value_type;
+    C const number = node.operands.tail.head.value;
+    T const narrow = static_cast<T>(number);
+    if (SITU_UNLIKELY(narrow != number)) return typename X::mask_type(Op::value(C(0), number));
+    return Op::value(x, X(narrow));
   }
 
   /// The function of a node, of operands that are what it takes.
