@@ -10401,6 +10401,12 @@ struct numeric {
   using operand = result;
 };
 
+/// As numeric, for what integers compute in floats that hold them: `%`.
+template <class... Ts>
+struct division : numeric<Ts...> {
+  using computed = std::conditional_t<(sizeof(typename numeric<Ts...>::result) < 4), float, double>;
+};
+
 /// As arithmetic, in float when all operands are integers: `/`, exp.
 template <class... Ts>
 struct real_valued {
@@ -10854,7 +10860,9 @@ template <class Op, class A, class C>
 inline constexpr int widest<Apply<Op, A, Constant<C>>> = widest<A>;
 template <class Op, class... Ts>
 inline constexpr int widest<Apply<Op, Ts...>> = [] {
-  int result = static_cast<int>(sizeof(compute_t<typename Apply<Op, Ts...>::value_type>));
+  using types = typename Apply<Op, Ts...>::types;
+  int result = static_cast<int>(sizeof(compute_t<typename types::result>));
+  if constexpr (requires { typename types::computed; } && std::is_integral_v<typename types::result>) result = static_cast<int>(sizeof(typename types::computed));
   for (int w : {widest<Ts>...}) result = w > result ? w : result;
   return result;
 }();
@@ -14317,37 +14325,127 @@ template <class T, int N, class Isa>
   }
 
 namespace detail {
+/// Division with remainder of numbers: what lanes that packs do not divide are left to.
 struct fmod_lanes {
+  static constexpr bool floors = false, counts = false;
   template <class T>
   static T value(T x, T y) {
     return math::fmod(x, y);
   }
 };
 struct remainder_lanes {
+  static constexpr bool floors = true, counts = false;
   template <class T>
   static T value(T x, T y) {
     return math::remainder(x, y);
   }
 };
 struct floor_divide_lanes {
+  static constexpr bool floors = true, counts = true;
   template <class T>
   static T value(T x, T y) {
     return math::floor_divide(x, y);
   }
 };
+
+/// F of floats, for |y| between 2^-102 and 2^100, or 2^-969 and 2^980, so that the last digit of y is a normal number and nothing overflows, and
+/// near = x · (1 / y) up to 2^21 or 2^50, without fma up to 2^10 or 2^24. Of whole numbers, whose products are exact, a zero may have any sign.
+///
+/// `near` misses x / y by a quarter at most, so that its nearest integer times y is not as far from x as y is from 0: no digit of what is left is lost.
+template <class F, bool Whole, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> divided(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y, pack<T, N, Isa> const& near) {
+  using P = pack<T, N, Isa>;
+  P const zero(T(0)), times = round_small(near);
+  P left;
+  if constexpr (Isa::fma) {
+    left = fused<sign::minus>(times, y, x);
+  } else if constexpr (Whole) {
+    left = x - times * y;
+  } else {
+    P const upper = upper_half(y);
+    left = keep_order(x - keep_order(times * upper)) - keep_order(times * keep_order(y - upper));
+  }
+  if constexpr (F::floors) {
+    auto const over = flip_sign(left, y) < zero;
+    if constexpr (F::counts) {
+      P const floor = times - select(over, P(T(1)), zero);
+      if constexpr (Whole) return floor;
+      else return with_sign_of(flip_sign(x, y), floor);
+    } else {
+      P const rest = select(over, left + y, left);
+      if constexpr (Whole) return rest;
+      else return copysign(rest, y);
+    }
+  } else {
+    if constexpr (!Whole) left = select(times == zero, x, keep_order(left));  // a denormal, also where they are flushed
+    P const rest = select(flip_sign(left, x) < zero, left + copysign(y, x), left);
+    if constexpr (Whole) return rest;
+    else return copysign(rest, x);
+  }
+}
+
+template <class F, class T, int N, class Isa>
+  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> division(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
+    using Ix = bits_of<T>;
+    using B = pack<Ix, N, Isa>;
+    constexpr bool narrow = sizeof(T) == 4;
+    constexpr int digits = narrow ? 23 : 52;
+    constexpr auto power = [](int exponent) { return static_cast<Ix>(static_cast<Ix>((narrow ? 127 : 1023) + exponent) << digits); };
+    constexpr Ix least = power(narrow ? -102 : -969), most = power(narrow ? 100 : 980), farthest = power(Isa::fma ? digits - 2 : digits / 2 - 2);
+    auto const near = x * divide(pack<T, N, Isa>(T(1)), y);
+    B const size = magnitude_of(y), far = magnitude_of(near);
+    auto const r = divided<F, false>(x, y, near);
+    auto const strange = ((size - B(least)) | (B(most) - size) | (B(farthest) - far)) < B(Ix(0));
+    if (SITU_UNLIKELY(any(strange))) return by_lane<F>(strange, x, y, r);
+    return r;
+  }
+
+/// Integers as floats; of 64 bits those below 2^51.
+template <class R, class T, int N, class Isa>
+SITU_INLINE pack<R, N, Isa> small_integers(pack<T, N, Isa> const& x) {
+  if constexpr (sizeof(T) == 8) {
+    pack<R, N, Isa> const magic(round_magic<R>);
+    return bitcast<R>(x + bitcast<T>(magic)) - magic;
+  } else {
+    return convert_unchecked<R>(x);
+  }
+}
+
+/// Integers as floats that hold them and the products: those of 8 and 16 bits in float, of 32 in double, and of 64 those up to 2^50.
+template <class F, class T, int N, class Isa>
+  requires std::is_integral_v<T> SITU_INLINE pack<T, N, Isa> division(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
+    using R = std::conditional_t<(sizeof(T) < 4), float, double>;
+    using P = pack<R, N, Isa>;
+    using B = pack<bits_of<R>, N, Isa>;
+    if constexpr (sizeof(R) * N > static_cast<std::size_t>(Isa::bytes) || (sizeof(T) == 8 && Isa::bytes == 16)) {
+      return every_lane<F>(x, y);
+    } else {
+      P const magic(round_magic<R>);
+      P const a = small_integers<R>(x), b = small_integers<R>(y);
+      P const r = divided<F, true>(a, b, a * divide(P(R(1)), b));
+      B const whole = bitcast<bits_of<R>>(keep_order(r + magic)) - bitcast<bits_of<R>>(magic);
+      pack<T, N, Isa> const zero(T(0)), result = select(y == zero, zero, convert_unchecked<T>(whole));
+      if constexpr (sizeof(T) == 8) {
+        pack<T, N, Isa> const bound(T(1) << 50), beyond(static_cast<T>(~((T(1) << 51) - 1)));
+        auto const strange = (((x + bound) | (y + bound)) & beyond) != zero;
+        if (SITU_UNLIKELY(any(strange))) return by_lane<F>(strange, x, y, result);
+      }
+      return result;
+    }
+  }
 }  // namespace detail
 
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> fmod(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  return detail::every_lane<detail::fmod_lanes>(x, y);
+  return detail::division<detail::fmod_lanes>(x, y);
 }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> remainder(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  return detail::every_lane<detail::remainder_lanes>(x, y);
+  return detail::division<detail::remainder_lanes>(x, y);
 }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> floor_divide(pack<T, N, Isa> const& x, pack<T, N, Isa> const& y) {
-  return detail::every_lane<detail::floor_divide_lanes>(x, y);
+  return detail::division<detail::floor_divide_lanes>(x, y);
 }
 
 }  // namespace math
@@ -17165,13 +17263,13 @@ SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
 /// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
+SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
 SITU_BINARY_NAME(remainder, remainder)
 /// The whole number of times that b goes into a, rounded down, which a % b is the rest of, as in Python and PyTorch: 2 // 0.001 is 1999, where
 /// floor(2 / 0.001) is 2000. An integer divisor of 0 gives 0.
-SITU_BINARY(floor_divide, numeric, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
+SITU_BINARY(floor_divide, division, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
 /// The remainder with the dividend's sign, as C's fmod.
-SITU_BINARY(fmod, numeric, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
+SITU_BINARY(fmod, division, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
 /// The smaller one; NaN where either is NaN.
 SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
 /// The larger one; NaN where either is NaN.

@@ -151,13 +151,13 @@ SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
 /// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, numeric, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
+SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
 SITU_BINARY_NAME(remainder, remainder)
 /// The whole number of times that b goes into a, rounded down, which a % b is the rest of, as in Python and PyTorch: 2 // 0.001 is 1999, where
 /// floor(2 / 0.001) is 2000. An integer divisor of 0 gives 0.
-SITU_BINARY(floor_divide, numeric, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
+SITU_BINARY(floor_divide, division, 10, math::floor_divide(a, b), X(T(0)), X(T(0)))
 /// The remainder with the dividend's sign, as C's fmod.
-SITU_BINARY(fmod, numeric, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
+SITU_BINARY(fmod, division, 20, math::fmod(a, b), X(T(1)), -math::trunc(a / b))
 /// The smaller one; NaN where either is NaN.
 SITU_BINARY(minimum, arithmetic, 2, minimum_of(a, b), tie_share(a > b, a == b, X(T(1))), tie_share(b > a, a == b, X(T(1))))
 /// The larger one; NaN where either is NaN.

@@ -119,7 +119,9 @@ template <class Op, class A, class C>
 inline constexpr int widest<Apply<Op, A, Constant<C>>> = widest<A>;
 template <class Op, class... Ts>
 inline constexpr int widest<Apply<Op, Ts...>> = [] {
-  int result = static_cast<int>(sizeof(compute_t<typename Apply<Op, Ts...>::value_type>));
+  using types = typename Apply<Op, Ts...>::types;
+  int result = static_cast<int>(sizeof(compute_t<typename types::result>));
+  if constexpr (requires { typename types::computed; } && std::is_integral_v<typename types::result>) result = static_cast<int>(sizeof(typename types::computed));
   for (int w : {widest<Ts>...}) result = w > result ? w : result;
   return result;
 }();

@@ -39,6 +39,12 @@ struct numeric {
   using operand = result;
 };
 
+/// As numeric, for what integers compute in floats that hold them: `%`.
+template <class... Ts>
+struct division : numeric<Ts...> {
+  using computed = std::conditional_t<(sizeof(typename numeric<Ts...>::result) < 4), float, double>;
+};
+
 /// As arithmetic, in float when all operands are integers: `/`, exp.
 template <class... Ts>
 struct real_valued {
