@@ -17779,6 +17779,25 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
 }
 
+/// Copies bools to a std::vector<bool>: by words where the library shows them, which are written bit by bit otherwise.
+template <class Bits>
+void copy_to_bits(bool const* from, Bits& to) {
+  std::size_t k = 0;
+  if constexpr (requires { to.begin()._M_p; } && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {
+    auto* word = to.begin()._M_p;
+    constexpr std::size_t bits = 8 * sizeof *word;
+    for (; k + bits <= to.size(); k += bits, ++word) {
+      *word = 0;
+      for (std::size_t b = 0; b < bits; b += 8) {
+        uint64_t bytes;
+        __builtin_memcpy(&bytes, from + k + b, 8);
+        *word |= static_cast<std::remove_reference_t<decltype(*word)>>(bytes * 0x0102040810204080 >> 56) << b;  // byte n comes to bit 56 + n
+      }
+    }
+  }
+  for (; k < to.size(); ++k) to[k] = from[k];
+}
+
 /// Refuses to write a tensor's elements in place, if they may not be.
 inline void check_write(Body const& body, char const* who) {
   if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
@@ -18127,7 +18146,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     if constexpr (std::is_same_v<T, bool>) {
       Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
-      return std::vector<T>(host.data(), host.data() + host.size());
+      std::vector<T> result(static_cast<std::size_t>(size()));
+      detail::copy_to_bits(host.data(), result);
+      return result;
     } else {
       std::vector<T> result(static_cast<std::size_t>(size()));
       copy_out(result.data());
@@ -18486,19 +18507,23 @@ struct arange_at {
     else return convert_scalar<T>(start + step * static_cast<double>(i));
   }
 };
+/// From both ends, so that both are exact.
 template <class T>
 struct linspace_at {
+  using packed = void;
   double start, stop, step;
   int64_t count;
-  SITU_HOST_DEVICE T operator()(int64_t i) const {  // from both ends, so that both are exact
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
     double const x = i < count / 2 ? start + step * static_cast<double>(i) : stop - step * static_cast<double>(count - 1 - i);
     return convert_scalar<T>(x);
   }
-};
-template <class T>
-struct eye_at {
-  int64_t columns;
-  SITU_HOST_DEVICE T operator()(int64_t i) const { return convert_scalar<T>(i / columns == i % columns ? 1 : 0); }
+  template <int N, class Isa>
+  SITU_INLINE pack<double, N, Isa> operator()(pack<int64_t, N, Isa> const& i) const {
+    using P = pack<double, N, Isa>;
+    using Ix = pack<int64_t, N, Isa>;
+    P const before = math::detail::small_integers<double>(i), after = math::detail::small_integers<double>(Ix(count - 1) - i);
+    return select(i < Ix(count / 2), multiply_add(P(step), before, P(start)), multiply_add(P(-step), after, P(stop)));
+  }
 };
 
 }  // namespace detail
@@ -18588,7 +18613,10 @@ Tensor<T, D> linspace(A start, B stop, int64_t count, D = {}) {
 /// The identity matrix, rows x columns (square when only rows are given).
 template <element T = float, device D = Cpu>
 Tensor<T, D> eye(int64_t rows, int64_t columns, D = {}) {
-  return detail::generate<T, D>({rows, columns}, detail::eye_at<T>{columns}, "eye");
+  Tensor<T, D> result = detail::filled<T, D>({rows, columns}, 0, "eye");
+  int64_t const ones = rows < columns ? rows : columns;
+  if (ones > 0) result.flatten().slice(0, 0, (ones - 1) * (columns + 1) + 1, columns + 1) = detail::convert_scalar<T>(1);
+  return result;
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> eye(int64_t rows, D device = {}) {

@@ -1,5 +1,6 @@
 #include <situ/tensor/factories.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -44,6 +45,7 @@ TEST_CASE_TEMPLATE("factories fill their shape", D, SITU_TEST_DEVICES) {
   CHECK(eye(3, device).to_vector() == std::vector<float>{1, 0, 0, 0, 1, 0, 0, 0, 1});
   CHECK(eye<int64_t>(2, 3, device).to_vector() == std::vector<int64_t>{1, 0, 0, 0, 1, 0});
   CHECK(eye<bool>(2, device).to_vector() == std::vector<bool>{true, false, false, true});
+  CHECK(eye(3, 2, device).to_vector() == std::vector<float>{1, 0, 0, 1, 0, 0});
   CHECK(eye(0, device).shape() == Shape{0, 0});
   CHECK(eye(3, 0, device).shape() == Shape{3, 0});
 }
@@ -90,6 +92,12 @@ TEST_CASE_TEMPLATE("linspace holds both ends exactly", D, SITU_TEST_DEVICES) {
   std::vector<double> const x = linspace<double>(0.1, 0.7, 1001, device).to_vector();
   CHECK(x.front() == 0.1);
   CHECK(x.back() == 0.7);
+  double furthest = 0;
+  for (std::size_t k = 0; k < x.size(); ++k) furthest = std::max(furthest, std::abs(x[k] - (0.1 + 0.6 * static_cast<double>(k) / 1000)));
+  CHECK(furthest < 3e-16);
+  CHECK(linspace<int32_t>(0, 1000, 11, device).to_vector() == std::vector<int32_t>{0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000});
+  std::vector<bool> const ends = (linspace(-64, 64, 129, device) > 40).to_vector();  // more than a word of bits, and not whole ones
+  for (std::size_t k = 0; k < ends.size(); ++k) CHECK(ends[k] == (k > 104));
 }
 
 TEST_CASE_TEMPLATE("the like factories take shape, type and device from a tensor or an expression", D, SITU_TEST_DEVICES) {

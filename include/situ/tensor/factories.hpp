@@ -36,19 +36,23 @@ struct arange_at {
     else return convert_scalar<T>(start + step * static_cast<double>(i));
   }
 };
+/// From both ends, so that both are exact.
 template <class T>
 struct linspace_at {
+  using packed = void;
   double start, stop, step;
   int64_t count;
-  SITU_HOST_DEVICE T operator()(int64_t i) const {  // from both ends, so that both are exact
+  SITU_HOST_DEVICE T operator()(int64_t i) const {
     double const x = i < count / 2 ? start + step * static_cast<double>(i) : stop - step * static_cast<double>(count - 1 - i);
     return convert_scalar<T>(x);
   }
-};
-template <class T>
-struct eye_at {
-  int64_t columns;
-  SITU_HOST_DEVICE T operator()(int64_t i) const { return convert_scalar<T>(i / columns == i % columns ? 1 : 0); }
+  template <int N, class Isa>
+  SITU_INLINE pack<double, N, Isa> operator()(pack<int64_t, N, Isa> const& i) const {
+    using P = pack<double, N, Isa>;
+    using Ix = pack<int64_t, N, Isa>;
+    P const before = math::detail::small_integers<double>(i), after = math::detail::small_integers<double>(Ix(count - 1) - i);
+    return select(i < Ix(count / 2), multiply_add(P(step), before, P(start)), multiply_add(P(-step), after, P(stop)));
+  }
 };
 
 }  // namespace detail
@@ -138,7 +142,10 @@ Tensor<T, D> linspace(A start, B stop, int64_t count, D = {}) {
 /// The identity matrix, rows x columns (square when only rows are given).
 template <element T = float, device D = Cpu>
 Tensor<T, D> eye(int64_t rows, int64_t columns, D = {}) {
-  return detail::generate<T, D>({rows, columns}, detail::eye_at<T>{columns}, "eye");
+  Tensor<T, D> result = detail::filled<T, D>({rows, columns}, 0, "eye");
+  int64_t const ones = rows < columns ? rows : columns;
+  if (ones > 0) result.flatten().slice(0, 0, (ones - 1) * (columns + 1) + 1, columns + 1) = detail::convert_scalar<T>(1);
+  return result;
 }
 template <element T = float, device D = Cpu>
 Tensor<T, D> eye(int64_t rows, D device = {}) {

@@ -35,6 +35,25 @@ concept range_of = !expression<R> && requires(R const& r) {
   fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; write to a clone() of it");
 }
 
+/// Copies bools to a std::vector<bool>: by words where the library shows them, which are written bit by bit otherwise.
+template <class Bits>
+void copy_to_bits(bool const* from, Bits& to) {
+  std::size_t k = 0;
+  if constexpr (requires { to.begin()._M_p; } && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {
+    auto* word = to.begin()._M_p;
+    constexpr std::size_t bits = 8 * sizeof *word;
+    for (; k + bits <= to.size(); k += bits, ++word) {
+      *word = 0;
+      for (std::size_t b = 0; b < bits; b += 8) {
+        uint64_t bytes;
+        __builtin_memcpy(&bytes, from + k + b, 8);
+        *word |= static_cast<std::remove_reference_t<decltype(*word)>>(bytes * 0x0102040810204080 >> 56) << b;  // byte n comes to bit 56 + n
+      }
+    }
+  }
+  for (; k < to.size(); ++k) to[k] = from[k];
+}
+
 /// Refuses to write a tensor's elements in place, if they may not be.
 inline void check_write(Body const& body, char const* who) {
   if (SITU_UNLIKELY(body.layout.is_broadcast()) && body.size > 0) fail_broadcast_write(who, body.layout);
@@ -383,7 +402,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
     if constexpr (std::is_same_v<T, bool>) {
       Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
-      return std::vector<T>(host.data(), host.data() + host.size());
+      std::vector<T> result(static_cast<std::size_t>(size()));
+      detail::copy_to_bits(host.data(), result);
+      return result;
     } else {
       std::vector<T> result(static_cast<std::size_t>(size()));
       copy_out(result.data());
