@@ -11389,8 +11389,8 @@ struct ElementwiseBody {
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// Elements of a rectangle from one order in memory to another: strides in elements. Where `from_step` is 0, `to` is a buffer:
-/// 15 bytes behind each row may be written before the next row is.
+/// Elements of a rectangle from one order in memory to another: strides in elements. Where `from_step` is 0 and rows have less than 64 bytes, `to` is a
+/// buffer: 15 bytes behind each row may be written before the next row is.
 struct Move {
   void* to;
   int64_t to_row, to_step;
@@ -11436,6 +11436,37 @@ struct CopyRowsBody {
     return 0;
   }
 };
+
+/// Rows of at least 64 bytes, each of which repeats its first element, of `size` bytes.
+struct SplatRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
+    using P = pack<uint64_t, Isa::bytes / 8, Isa>;
+    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
+      uint64_t word;
+      if (size == 8) {
+        __builtin_memcpy(&word, from, 8);
+      } else if (size == 4) {
+        uint32_t x;
+        __builtin_memcpy(&x, from, 4);
+        word = x * uint64_t{0x100000001};
+      } else if (size == 2) {
+        uint16_t x;
+        __builtin_memcpy(&x, from, 2);
+        word = x * uint64_t{0x1000100010001};
+      } else {
+        word = static_cast<uint8_t>(*from) * uint64_t{0x101010101010101};
+      }
+      P const copies(word);
+      for (int64_t b = 0; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+      if (bytes % Isa::bytes != 0) __builtin_memcpy(to + bytes - Isa::bytes, &copies.v, Isa::bytes);
+    }
+    return 0;
+  }
+};
+SITU_NOINLINE inline void splat_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
+  dispatch<SplatRowsBody>(to, to_row, from, from_row, size, rows, bytes);
+}
 
 /// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
 /// waits in `begun`, 64 bytes for each row, or null for whole rows: all pieces but the last one have at least 64 bytes.
@@ -11545,6 +11576,10 @@ struct Mover {
     copy_rows(reinterpret_cast<char*>(to), m.to_row * size, reinterpret_cast<char const*>(from), m.from_row * size, m.rows, m.count * size);
   }
   static void splat_rows(Word* to, Word const* from, Move const& m) {
+    constexpr int64_t size = sizeof(Word);
+    if (m.count * size >= 64) {
+      return cpu::splat_rows(reinterpret_cast<char*>(to), m.to_row * size, reinterpret_cast<char const*>(from), m.from_row * size, size, m.rows, m.count * size);
+    }
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
       V const v = V{} + *from;
       for (int64_t c = 0; c < m.count; c += lanes) store(v, to + c);
@@ -11680,6 +11715,7 @@ struct StridedSpace {
   int64_t const* strides;
   void* const* data;
   bool stream = false;  ///< write the result past the caches
+  bool copies = false;  ///< the result is the input
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
@@ -11723,10 +11759,10 @@ struct StridedSpace {
     grid.packs = buffers;
     if (transposes) {
       line = smaller(smaller(64 / transposed_size, pack / 16), rows);
-    } else if (!buffers && row >= 0) {  // where few operands would have to be copied, longer rows are packed
+    } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
       bool copies = false;
-      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
-      grid.packs = columns < (copies ? 128 : 512);
+      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
+      grid.packs = columns * widest < (copies ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -11806,6 +11842,10 @@ class TileWalk {
 
  private:
   void tile(int64_t layers) {
+    if (space_.copies && !space_.stream && step_[0] == 1 && (step_[1] == 0 || step_[1] == 1) && columns_ * space_.element_sizes[0] >= 64 + 64 * step_[1]) {  // without a buffer
+      for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
+      return;
+    }
     if (!grid_.packs) return rows();
     for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
       for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
@@ -12018,6 +12058,7 @@ struct TreeCode {
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
+  bool copies;          ///< its value is its input
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -12081,7 +12122,7 @@ SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, i
   longest = longest < count ? longest / 64 * 64 : longest;
   for (int o = 1; o < operands; ++o, buffers += bytes) {
     if (mask[o] != 0) continue;
-    for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers + at, data[o], 64);
+    splat_rows(reinterpret_cast<char*>(buffers), 0, static_cast<char const*>(data[o]), 0, sizes[o], 1, (longest * sizes[o] + 63) / 64 * 64);
     data[o] = buffers;
   }
   return longest;
@@ -12169,6 +12210,7 @@ struct StridedKernel {
     StridedSpace space(rank, Operands, sizes, &strides[0][0], bound.data, bound.movers);
     space.grid = grid;
     space.stream = stream;
+    space.copies = bound.copies;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -12254,7 +12296,8 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
-                            64 / Body::widest_lane};
+                            64 / Body::widest_lane,
+                            std::is_same_v<Tree, Input<Out, 0>>};
 }(std::make_integer_sequence<int, Operands>{});
 
 /// Binds a tree; the operands' places are still to be set.

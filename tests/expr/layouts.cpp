@@ -142,6 +142,41 @@ TEST_CASE("writing a slice leaves what lies between its elements") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE_TEMPLATE("copies and sums of rows and columns that repeat are what a plain loop gives, and write nothing else", T, int8_t, float16, float, double) {
+  int64_t const rows = 5;
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    for (int64_t const width : {1, 3, 8, 15, 16, 17, 31, 64, 65, 100, 200, 250, 600, 3000}) {
+      CAPTURE(width);
+      std::vector<T> values;
+      for (int64_t k = 0; k < rows * width; ++k) values.push_back(static_cast<T>(static_cast<float>(k % 53)));
+      Tensor<T> const dense(values, {rows, width}), row = dense[1], column = dense.slice(1, 0, 1);
+      auto const wrong = [&](auto write, auto expected) {
+        Tensor<T> frame = full<T>({rows + 2, width + 3}, 77);
+        Tensor<T> inner = frame.slice(0, 1, rows + 1).slice(1, 1, width + 1);
+        write(inner);
+        int result = 0;
+        std::vector<T> const all = frame.to_vector();
+        for (int64_t i = 0; i < rows + 2; ++i) {
+          for (int64_t j = 0; j < width + 3; ++j) {
+            bool const inside = i >= 1 && i <= rows && j >= 1 && j <= width;
+            result += static_cast<float>(all[static_cast<std::size_t>(i * (width + 3) + j)]) != (inside ? expected(i - 1, j - 1) : 77.f);
+          }
+        }
+        Tensor<T> const copy = inner.clone();  // of a slice
+        std::vector<T> const copied = copy.to_vector();
+        for (int64_t k = 0; k < rows * width; ++k) result += static_cast<float>(copied[static_cast<std::size_t>(k)]) != expected(k / width, k % width);
+        return result;
+      };
+      auto const at = [&](int64_t i, int64_t j) { return static_cast<float>(values[static_cast<std::size_t>(i * width + j)]); };
+      CHECK(wrong([&](Tensor<T>& to) { to.assign(row); }, [&](int64_t, int64_t j) { return at(1, j); }) == 0);
+      CHECK(wrong([&](Tensor<T>& to) { to.assign(column); }, [&](int64_t i, int64_t) { return at(i, 0); }) == 0);
+      CHECK(wrong([&](Tensor<T>& to) { to.assign(dense + column); }, [&](int64_t i, int64_t j) { return at(i, j) + at(i, 0); }) == 0);
+      CHECK(wrong([&](Tensor<T>& to) { to.assign(column.expand({rows, width}).clone() + row); }, [&](int64_t i, int64_t j) { return at(i, 0) + at(1, j); }) == 0);
+    }
+  });
+}
+
 TEST_CASE("results do not depend on the number of threads, to the bit") {
   Tensor<float> const a = linspace(-3, 3, 1500 * 1031).view({1500, 1031}), b = linspace(7, -2, 1031 * 1500).view({1031, 1500});
   Tensor<float> const row = a[0], column = b.select(0, 0).unsqueeze(1);

@@ -40,6 +40,7 @@ struct TreeCode {
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
+  bool copies;          ///< its value is its input
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -103,7 +104,7 @@ SITU_NOINLINE inline int64_t spread_repeated(void** data, int64_t const* mask, i
   longest = longest < count ? longest / 64 * 64 : longest;
   for (int o = 1; o < operands; ++o, buffers += bytes) {
     if (mask[o] != 0) continue;
-    for (int64_t at = 0; at < longest * sizes[o]; at += 64) __builtin_memcpy(buffers + at, data[o], 64);
+    splat_rows(reinterpret_cast<char*>(buffers), 0, static_cast<char const*>(data[o]), 0, sizes[o], 1, (longest * sizes[o] + 63) / 64 * 64);
     data[o] = buffers;
   }
   return longest;
@@ -191,6 +192,7 @@ struct StridedKernel {
     StridedSpace space(rank, Operands, sizes, &strides[0][0], bound.data, bound.movers);
     space.grid = grid;
     space.stream = stream;
+    space.copies = bound.copies;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -276,7 +278,8 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
-                            64 / Body::widest_lane};
+                            64 / Body::widest_lane,
+                            std::is_same_v<Tree, Input<Out, 0>>};
 }(std::make_integer_sequence<int, Operands>{});
 
 /// Binds a tree; the operands' places are still to be set.

@@ -11,8 +11,8 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// Elements of a rectangle from one order in memory to another: strides in elements. Where `from_step` is 0, `to` is a buffer:
-/// 15 bytes behind each row may be written before the next row is.
+/// Elements of a rectangle from one order in memory to another: strides in elements. Where `from_step` is 0 and rows have less than 64 bytes, `to` is a
+/// buffer: 15 bytes behind each row may be written before the next row is.
 struct Move {
   void* to;
   int64_t to_row, to_step;
@@ -58,6 +58,37 @@ struct CopyRowsBody {
     return 0;
   }
 };
+
+/// Rows of at least 64 bytes, each of which repeats its first element, of `size` bytes.
+struct SplatRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
+    using P = pack<uint64_t, Isa::bytes / 8, Isa>;
+    for (int64_t r = 0; r < rows; ++r, to += to_row, from += from_row) {
+      uint64_t word;
+      if (size == 8) {
+        __builtin_memcpy(&word, from, 8);
+      } else if (size == 4) {
+        uint32_t x;
+        __builtin_memcpy(&x, from, 4);
+        word = x * uint64_t{0x100000001};
+      } else if (size == 2) {
+        uint16_t x;
+        __builtin_memcpy(&x, from, 2);
+        word = x * uint64_t{0x1000100010001};
+      } else {
+        word = static_cast<uint8_t>(*from) * uint64_t{0x101010101010101};
+      }
+      P const copies(word);
+      for (int64_t b = 0; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+      if (bytes % Isa::bytes != 0) __builtin_memcpy(to + bytes - Isa::bytes, &copies.v, Isa::bytes);
+    }
+    return 0;
+  }
+};
+SITU_NOINLINE inline void splat_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
+  dispatch<SplatRowsBody>(to, to_row, from, from_row, size, rows, bytes);
+}
 
 /// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
 /// waits in `begun`, 64 bytes for each row, or null for whole rows: all pieces but the last one have at least 64 bytes.
@@ -167,6 +198,10 @@ struct Mover {
     copy_rows(reinterpret_cast<char*>(to), m.to_row * size, reinterpret_cast<char const*>(from), m.from_row * size, m.rows, m.count * size);
   }
   static void splat_rows(Word* to, Word const* from, Move const& m) {
+    constexpr int64_t size = sizeof(Word);
+    if (m.count * size >= 64) {
+      return cpu::splat_rows(reinterpret_cast<char*>(to), m.to_row * size, reinterpret_cast<char const*>(from), m.from_row * size, size, m.rows, m.count * size);
+    }
     for (int64_t r = 0; r < m.rows; ++r, to += m.to_row, from += m.from_row) {
       V const v = V{} + *from;
       for (int64_t c = 0; c < m.count; c += lanes) store(v, to + c);

@@ -48,6 +48,7 @@ struct StridedSpace {
   int64_t const* strides;
   void* const* data;
   bool stream = false;  ///< write the result past the caches
+  bool copies = false;  ///< the result is the input
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
@@ -91,10 +92,10 @@ struct StridedSpace {
     grid.packs = buffers;
     if (transposes) {
       line = smaller(smaller(64 / transposed_size, pack / 16), rows);
-    } else if (!buffers && row >= 0) {  // where few operands would have to be copied, longer rows are packed
+    } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
       bool copies = false;
-      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && (stride(o, row) != columns || stride(o, last()) != 1));
-      grid.packs = columns < (copies ? 128 : 512);
+      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
+      grid.packs = columns * widest < (copies ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -174,6 +175,10 @@ class TileWalk {
 
  private:
   void tile(int64_t layers) {
+    if (space_.copies && !space_.stream && step_[0] == 1 && (step_[1] == 0 || step_[1] == 1) && columns_ * space_.element_sizes[0] >= 64 + 64 * step_[1]) {  // without a buffer
+      for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
+      return;
+    }
     if (!grid_.packs) return rows();
     for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
       for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
