@@ -13906,7 +13906,8 @@ SITU_INLINE pack<T, N, Isa> by_lane(lane_mask<static_cast<int>(sizeof(T)), N, Is
   x1.store(from1);
   x2.store(from2);
   y.store(to);
-  for (int k = 0; k < N; ++k) wanted[k] = m[k];
+  auto const whole = m.held();  // with -O3 g++ 12 would join the loop to what made the mask, and fail
+  for (int k = 0; k < N; ++k) wanted[k] = whole[k];
   call_lanes<F, T, N>(from1, from2, to, wanted);
   return pack<T, N, Isa>::load(to);
 }
