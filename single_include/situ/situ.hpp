@@ -2663,7 +2663,12 @@ inline instruction_set best_instruction_set() noexcept {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma")) {
     return instruction_set::avx512;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return instruction_set::avx2;
+#if defined(__clang__)
+  bool const halves = true;  // its kernels use none of their instructions
+#else
+  bool const halves = __builtin_cpu_supports("f16c");
+#endif
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && halves) return instruction_set::avx2;
 #endif
   return instruction_set::baseline;
 }
