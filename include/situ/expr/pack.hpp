@@ -324,14 +324,16 @@ SITU_INLINE pack<U, N, Isa> widened(pack<T, N, Isa> const& a) {
 #undef SITU_WIDENED_INTEGERS
 #undef SITU_WIDENED
   } else if constexpr (std::is_floating_point_v<T>) {
-    result = __builtin_ia32_cvtps2pd(reinterpret_cast<typename vector_of<float, 4>::type>(from));
+    typedef float floats __attribute__((vector_size(16)));
+    result = __builtin_ia32_cvtps2pd(__builtin_bit_cast(floats, from));
   } else if constexpr (std::is_floating_point_v<U>) {
-    result = __builtin_ia32_cvtdq2pd(reinterpret_cast<typename vector_of<int, 4>::type>(from));
+    typedef int ints __attribute__((vector_size(16)));
+    result = __builtin_ia32_cvtdq2pd(__builtin_bit_cast(ints, from));
   } else {  // every lane twice, until its copies fill a lane of U, the uppermost of which is then shifted down
     typedef char bytes __attribute__((vector_size(16)));
     typedef short words __attribute__((vector_size(16)));
-    if constexpr (from_bytes == 1) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<bytes>(from), bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
-    if constexpr (to_bytes == 4) from = reinterpret_cast<decltype(from)>(__builtin_shuffle(reinterpret_cast<words>(from), words{0, 0, 1, 1, 2, 2, 3, 3}));
+    if constexpr (from_bytes == 1) from = __builtin_bit_cast(decltype(from), __builtin_shuffle(__builtin_bit_cast(bytes, from), bytes{0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7}));
+    if constexpr (to_bytes == 4) from = __builtin_bit_cast(decltype(from), __builtin_shuffle(__builtin_bit_cast(words, from), words{0, 0, 1, 1, 2, 2, 3, 3}));
     using Shifted = std::conditional_t<std::is_signed_v<T>, signed_of_bytes<to_bytes>, unsigned_of_size<U>>;
     result = reinterpret_cast<decltype(result)>(reinterpret_cast<typename pack<Shifted, N, Isa>::vector>(from) >> static_cast<Shifted>(8 * (to_bytes - from_bytes)));
   }
