@@ -98,3 +98,16 @@ TEST_CASE_TEMPLATE("sums of shifted rows", D, Cpu, Emulated<0>) {
     }
   });
 }
+
+TEST_CASE_TEMPLATE("sums of shifted rows of windows with strides", D, Cpu, Emulated<0>) {
+  situ_test::with_every_instruction_set<D>([] {
+    for (Case const& c : {Case{{2, 3, 20, 33}, {16, 3, 3, 3}, 2, 1, 1, 1}, Case{{1, 3, 64, 64}, {5, 3, 7, 7}, 2, 3, 1, 1}, Case{{1, 6, 23, 40}, {8, 3, 3, 5}, {2, 3}, {1, 2}, 1, 2},
+                         Case{{1, 2, 31, 37}, {4, 2, 3, 3}, {3, 2}, {4, 5}, {2, 3}, 1}, Case{{1, 4, 400, 140}, {12, 4, 3, 3}, 2, 1, 1, 1}, Case{{1, 3, 24, 33}, {6, 3, 3, 3}, {2, 1}, 1, 1, 1, true},
+                         Case{{1, 3, 24, 33}, {6, 3, 3, 3}, {1, 2}, 1, 1, 1, true}, Case{{2, 3, 48, 48}, {9, 3, 4, 4}, 4, 0, 1, 1}, Case{{1, 2, 19, 9}, {4, 2, 3, 3}, {2, 1}, {0, 1}, 1, 1},
+                         Case{{1, 1, 40, 3}, {4, 1, 2, 3}, {2, 3}, {0, 6}, {3, 1}, 1}}) {
+      check<float, D>(c, 2e-5);
+      check<double, D>(c, 1e-13);
+      check<float16, D>(c, 1e-2);
+    }
+  });
+}

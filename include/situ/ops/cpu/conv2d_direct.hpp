@@ -41,9 +41,9 @@ struct Convolution {
 template <class T>
 struct DirectKernel;
 
-/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows that follow each
-/// other along a row, and few channels or narrow images. Of narrow ones the copy has the rows once for each column of the kernel, cut to the
-/// windows: then the windows of several rows follow each other.
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, narrow images,
+/// and windows with a stride along the rows. Of the latter two the copy has the rows once for each column of the kernel, cut to the windows, and in
+/// the order of the windows' rows: then the windows of several rows follow each other.
 template <class T>
 struct DirectConvolution {
   using C = product_t<T>;
@@ -59,12 +59,16 @@ struct DirectConvolution {
   int64_t depth, outputs, plane, windows, rows, row_step;
 
   static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< elements of the widest
-  /// Whether rows are narrow.
-  static bool is_flat(Convolution<T> const& c) { return c.pixels.windows.x.windows < 2 * vector && c.pixels.windows.y.stride == 1; }
+  /// Whether rows are copied for each column of the kernel.
+  static bool is_flat(Convolution<T> const& c) {
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    return y.stride <= y.kernel && x.stride <= x.kernel && (x.windows < 2 * vector || x.stride != 1);
+  }
   static bool suits(Convolution<T> const& c) {
-    Windows const& w = c.pixels.windows;
-    if (w.x.stride != 1 || c.outputs < 4 || c.channels == 0) return false;
-    return is_flat(c) ? c.depth() <= most_flat_depth && w.outputs() >= vector : c.depth() <= most_depth && w.x.windows >= vector;
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    if (c.outputs < 4 || c.channels == 0) return false;
+    if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_flat_depth : most_depth) && c.pixels.windows.outputs() >= vector;
+    return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
   }
   /// Bands of rows, the same for any number of threads.
   static DirectKernel<T> cut(Convolution<T> const& c) {
@@ -112,7 +116,8 @@ struct PadBody {
   }
 };
 
-/// Writes the copy of narrow images: for every channel and column of the kernel `rows` rows of as many elements as there are windows.
+/// Writes the copy for each column of the kernel: for every channel and column, and for every line that windows begin with before they begin with the
+/// first one again (stride of them), `rows` rows of as many elements as there are windows.
 template <class T>
 struct PadFlatBody {
   using C = product_t<T>;
@@ -121,7 +126,7 @@ struct PadFlatBody {
     PixelMatrix<T> const& m = *matrix_;
     int64_t const width = m.windows.x.windows;
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (m.step_x != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
+    if (m.step_x != 1 || m.windows.x.stride != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
     else if (lanes > 8 && width > 8) copy<Isa, lanes, true>(m, to, channels, first, rows);
     else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8, true>(m, to, channels, first, rows);
     else copy<Isa, lanes < 4 ? lanes : 4, true>(m, to, channels, first, rows);
@@ -133,38 +138,41 @@ struct PadFlatBody {
   template <class Isa, int N, bool InPacks>
   SITU_INLINE static void copy(PixelMatrix<T> const& m, C* to, int64_t channels, int64_t first, int64_t rows) {
     int64_t const width = m.windows.x.windows, kernel = m.windows.x.kernel, dilation = m.windows.x.dilation, padding = m.windows.x.padding;
-    int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, step_x = m.step_x;
+    int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, stride = m.windows.x.stride, step_x = m.step_x * stride, phases = m.windows.y.stride;
     int64_t const top = m.windows.y.padding - first, bottom = top + m.windows.y.extent;  // of the lines that lie inside
     T const *image = m.image + (first - m.windows.y.padding) * step_y, *const end = m.end;
     // Lines [begin, behind) lie inside; where the lines of windows lie as those of the image do, they are copied as one.
     int64_t const begin = top < 0 ? 0 : top < rows ? top : rows, behind = bottom < begin ? begin : bottom < rows ? bottom : rows;
-    bool const together = width == extent && step_y == extent && behind > begin;
+    bool const together = width == extent && step_y == extent && behind > begin && phases == 1;
     pack<C, N, Isa> const zero(C(0));
     for (int64_t channel = 0; channel < channels; ++channel, image += step_c) {
       for (int64_t kx = 0; kx < kernel; ++kx) {
         int64_t const shift = kx * dilation - padding;  // elements [low, high) lie inside of the image
-        int64_t low = shift < 0 ? -shift : 0, high = extent - shift < width ? extent - shift : width;
-        if (high < 0) high = 0;
+        int64_t low = shift < 0 ? (stride - 1 - shift) / stride : 0, high = shift < extent ? (extent - shift + stride - 1) / stride : 0;
+        if (high > width) high = width;
         if (low > high) low = high;
-        T const* from = image + shift * step_x;
+        T const* const corner = image + shift * m.step_x;
         if constexpr (InPacks) {
           if (together && low < high) {  // else nothing of the image is read
-            plane<Isa>(to, from + begin * width, end, begin, behind, rows, width, low, high);
+            plane<Isa>(to, corner + begin * width, end, begin, behind, rows, width, low, high);
             to += rows * width;
             continue;
           }
         }
-        for (int64_t r = 0; r < rows; ++r, to += width, from += step_y) {
-          bool const inside = r >= top && r < bottom;
-          int64_t const left = inside ? low : width;
-          for (int64_t k = 0; k < left; k += N) zero.store(to + k);
-          if (!inside) continue;
-          int64_t k = low;
-          if constexpr (InPacks) {
-            for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
+        for (int64_t phase = 0; phase < phases; ++phase) {
+          for (int64_t r = phase; r < rows * phases; r += phases, to += width) {
+            bool const inside = r >= top && r < bottom;
+            int64_t const left = inside ? low : width;
+            for (int64_t k = 0; k < left; k += N) zero.store(to + k);
+            if (!inside) continue;
+            T const* const from = corner + r * step_y;
+            int64_t k = low;
+            if constexpr (InPacks) {
+              for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
+            }
+            for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
+            for (k = high; k < width; k += N) zero.store(to + k);
           }
-          for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
-          for (k = high; k < width; k += N) zero.store(to + k);
         }
       }
     }
@@ -278,7 +286,7 @@ struct DirectKernel {
     Convolution<T> const& c = convolution;
     WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
     int64_t const pitch = flat ? x.windows : Arguments::pitch(x), copies = flat ? x.kernel : 1;
-    int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = (rows - 1) * y.stride + reach;
+    int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = flat ? (rows + (reach - 1) / y.stride) * y.stride : (rows - 1) * y.stride + reach;
     int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
     int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * copies * high * pitch + Arguments::vector;
     int64_t const bytes = (room + packed + biases) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64;
@@ -297,7 +305,7 @@ struct DirectKernel {
       Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
       a.rows = y.windows - begin < rows ? y.windows - begin : rows;
       a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
-      int64_t const needed = (a.rows - 1) * y.stride + reach;
+      int64_t const needed = flat ? a.rows + (reach - 1) / y.stride : (a.rows - 1) * y.stride + reach;
       if (item == first || bands > 1) set_offsets(offsets, needed, pitch);
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
@@ -334,14 +342,16 @@ struct DirectKernel {
       }
     }
   }
-  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel.
+  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel; for each column of the kernel as many for every line that
+  /// windows begin with.
   void set_offsets(int64_t* offsets, int64_t lines, int64_t pitch) const {
     WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
     for (int64_t channel = 0; channel < convolution.channels; ++channel) {
       for (int64_t ky = 0; ky < y.kernel; ++ky) {
         for (int64_t kx = 0; kx < x.kernel; ++kx) {
-          int64_t const copy = flat ? channel * x.kernel + kx : channel;
-          *offsets++ = (copy * lines + ky * y.dilation) * pitch + (flat ? 0 : kx * x.dilation);
+          int64_t const line = ky * y.dilation;
+          if (flat) *offsets++ = (((channel * x.kernel + kx) * y.stride + line % y.stride) * lines + line / y.stride) * pitch;
+          else *offsets++ = (channel * lines + line) * pitch + kx * x.dilation;
         }
       }
     }
