@@ -37610,14 +37610,18 @@ SITU_INLINE P strided_lanes(C const* from) {
   else return every_second<0>(P::load(from), P::load(from + P::lanes), std::make_integer_sequence<int, P::lanes>{});
 }
 
-/// to[i] = combine(a[i], b[i]), in whole packs.
+/// to[i] = combine(a[i], b[i]), and so on for `rows` rows, `step` apart from b on; in whole packs.
 template <class Pooling, class C>
 struct PoolRowsBody {
   template <class Isa>
-  SITU_INLINE static int run(C* to, C const* a, C const* b, int64_t count) {
+  SITU_INLINE static int run(C* to, C const* a, C const* b, int64_t step, int64_t rows, int64_t count) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, lanes, Isa>;
-    for (int64_t k = 0; k < count; k += lanes) Pooling::combine(P::load(a + k), P::load(b + k)).store(to + k);
+    for (int64_t k = 0; k < count; k += lanes) {
+      P value = P::load(a + k);
+      for (int64_t r = 0; r < rows; ++r) value = Pooling::combine(value, P::load(b + r * step + k));
+      value.store(to + k);
+    }
     return 0;
   }
 };
@@ -37745,11 +37749,16 @@ struct PoolKernel {
       int64_t const window = item % plan.y.axis.windows, first_row = item / plan.y.axis.windows * plan.y.axis.extent;
       int64_t from, behind;
       plan.y.range(window, from, behind);
+      int64_t const dilation = plan.y.axis.dilation;
       int64_t rows = 0;
       C const* top = nullptr;
-      for (int64_t y = from; y < behind; y += plan.y.axis.dilation, ++rows) {
+      for (int64_t y = from; y < behind; y += dilation, ++rows) {
         C const* const next = read_row(rows == 0 ? row : other, first_row + y);
-        if (rows > 0) dispatch<PoolRowsBody<Pooling, C>>(row, top, next, x.extent);
+        if (rows > 0) {
+          int64_t const left = next == other ? 1 : rows_in_place(first_row + y, (behind - y + dilation - 1) / dilation);
+          dispatch<PoolRowsBody<Pooling, C>>(row, top, next, dilation * x.extent, left, x.extent);
+          y += (left - 1) * dilation, rows += left - 1;
+        }
         top = rows > 0 ? row : next;
       }
       if (top != row) {
@@ -37817,6 +37826,12 @@ struct PoolKernel {
     if (direct && offset + whole_packs(plan.x.axis.extent) <= plan.planes * plan.y.axis.extent * plan.x.axis.extent) return static_cast<C const*>(bound.data[1]) + offset;
     read(to, offset, plan.x.axis.extent);
     return to;
+  }
+  /// How many of `rows` rows, from one on that is read where it lies, can be as well.
+  int64_t rows_in_place(int64_t number, int64_t rows) const {
+    int64_t const extent = plan.x.axis.extent, room = plan.planes * plan.y.axis.extent * extent - whole_packs(extent) - number * extent;
+    int64_t const most = room / (plan.y.axis.dilation * extent) + 1;
+    return rows < most ? rows : most;
   }
   /// Evaluates elements of the input.
   void read(C* to, int64_t offset, int64_t count) const {
