@@ -194,3 +194,25 @@ TEST_CASE("integers are finite, and rounding leaves them as they are") {
   CHECK(eval(trunc(x)).to_vector() == x.to_vector());
   CHECK(eval(exp(Tensor<int32_t>{0, 1})).to_vector()[0] == 1.f);
 }
+
+TEST_CASE_TEMPLATE("integers compare with numbers of any type as the numbers do", T, int8_t, uint8_t, int16_t, int32_t, int64_t) {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    Tensor<T> x = empty<T>({75});
+    for (int64_t i = 0; i < x.size(); ++i) x.data()[i] = static_cast<T>(i * 37 % 256 - 128);
+    x.data()[0] = std::numeric_limits<T>::max(), x.data()[1] = std::numeric_limits<T>::lowest();
+    auto const check = [&](auto number) {
+      CAPTURE(number);
+      Tensor<bool> const less = x < number, more = x > number, least = number <= x, equals = x == number, differs = x != number;
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < x.size(); ++i) {
+        long double const v = x(i), n = number;
+        wrong += less(i) != (v < n) || more(i) != (v > n) || least(i) != (n <= v) || equals(i) != (v == n) || differs(i) != (v != n);
+      }
+      CHECK(wrong == 0);
+    };
+    for (int number : {0, 3, -3, 127, 128, -128, -129, 255, 256, 40000, -40000}) check(number);
+    for (int64_t number : {int64_t{5}, int64_t{1} << 40, INT64_MIN}) check(number);
+    for (float number : {0.5f, 3.5f, -3.5f, 1e30f, -1e30f, std::numeric_limits<float>::infinity()}) check(number);
+    for (double number : {3.5, -127.5, 1e300}) check(number);
+  });
+}

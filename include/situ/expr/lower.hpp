@@ -108,7 +108,7 @@ SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
 template <class Tree>
 inline constexpr bool compares_with_wider_number = false;
 template <class Op, class A, class C>
-  requires(requires { Op::compares; } && std::is_integral_v<typename A::value_type> && !std::is_same_v<typename A::value_type, bool>)
+  requires(requires { Op::compares; } && std::is_integral_v<typename A::value_type> && !std::is_same_v<typename A::value_type, bool> && std::is_integral_v<C>)
 inline constexpr bool compares_with_wider_number<Apply<Op, A, Constant<C>>> = sizeof(C) > sizeof(typename A::value_type);
 
 /// The size of the widest type that a tree computes in: it decides how many lanes a kernel has.
