@@ -2664,7 +2664,7 @@ inline instruction_set best_instruction_set() noexcept {
     return instruction_set::avx512;
   }
 #if defined(__clang__)
-  bool const halves = true;  // its kernels use none of their instructions
+  bool const halves = true;  // clang's kernels do not use F16C
 #else
   bool const halves = __builtin_cpu_supports("f16c");
 #endif
@@ -10411,7 +10411,7 @@ struct numeric {
 /// As numeric, for what integers compute in floats that hold them: `%`.
 template <class... Ts>
 struct division : numeric<Ts...> {
-  using computed = std::conditional_t<(sizeof(typename numeric<Ts...>::result) < 4), float, double>;
+  using computed = std::conditional_t<(sizeof(promoted_t<Ts...>) < 4), float, double>;
 };
 
 /// As arithmetic, in float when all operands are integers: `/`, exp.
@@ -10852,7 +10852,7 @@ SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
   for_each_leaf(fields.tail, f);
 }
 
-/// Whether a node compares integers with a number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
+/// Whether a node compares integers with a whole number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
 template <class Tree>
 inline constexpr bool compares_with_wider_number = false;
 template <class Op, class A, class C>
@@ -11208,7 +11208,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
-  /// Integers beside a number of a wider type, in their own type: what is outside of it compares alike with all of them.
+  /// Integers beside a whole number of a wider type, in their own type: what is outside of it compares alike with all of them.
   template <class X, class Op, class A, class C>
   SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
     using T = typename X::value_type;
@@ -11444,7 +11444,7 @@ struct CopyRowsBody {
   }
 };
 
-/// Rows of at least 64 bytes, each of which repeats its first element, of `size` bytes.
+/// Fills rows of at least 64 bytes with one element each, of `size` bytes.
 struct SplatRowsBody {
   template <class Isa>
   SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
@@ -11767,9 +11767,9 @@ struct StridedSpace {
     if (transposes) {
       line = smaller(smaller(64 / transposed_size, pack / 16), rows);
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
-      bool copies = false;
-      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
-      grid.packs = columns * widest < (copies ? 768 : 2048);
+      bool must_copy = false;
+      for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
+      grid.packs = columns * widest < (must_copy ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -11849,6 +11849,7 @@ class TileWalk {
 
  private:
   void tile(int64_t layers) {
+    // Rows of at least a line, of which movers write nothing behind.
     if (space_.copies && !space_.stream && step_[0] == 1 && (step_[1] == 0 || step_[1] == 1) && columns_ * space_.element_sizes[0] >= 64 + 64 * step_[1]) {  // without a buffer
       for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
       return;
@@ -12065,7 +12066,7 @@ struct TreeCode {
   MoverFunctions const* movers[Operands];
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
-  bool copies;          ///< its value is its input
+  bool copies = false;  ///< its value is its input
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -18573,7 +18574,7 @@ struct linspace_at {
     using P = pack<double, N, Isa>;
     using Ix = pack<int64_t, N, Isa>;
     P const before = math::detail::small_integers<double>(i), after = math::detail::small_integers<double>(Ix(count - 1) - i);
-    return select(i < Ix(count / 2), multiply_add(P(step), before, P(start)), multiply_add(P(-step), after, P(stop)));
+    return select(i < Ix(count / 2), P(start) + keep_order(P(step) * before), P(stop) - keep_order(P(step) * after));
   }
 };
 
@@ -22308,8 +22309,9 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   int64_t const m = product.m, n = product.n, k = product.k;
   if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
   if (n == 1 && work.run_vector(i0, i1)) return;
-  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b, near = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;
-  if (m <= 4 && n <= 4 && k >= 256 && dense && near && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
+  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b;
+  bool const cached = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;  // beyond the caches blocks are read faster
+  if (m <= 4 && n <= 4 && k >= 256 && dense && cached && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
   work.run(i0, i1, j0, j1);
 }
 
@@ -26947,20 +26949,20 @@ struct ReduceKernel {
         } else {  // pieces one after the other are rows to the kernel, and so are whole rows at equal distances
           int64_t row_bytes[operands] = {};
           A sums[most_pieces];
-          bool const whole = count == rows.length && axis > space.kept;
+          bool const by_rows = count == rows.length && axis > space.kept;
           int64_t pieces = 1;
-          if (whole) pieces = space.ahead(axis - 1, row, rows.end);
+          if (by_rows) pieces = space.ahead(axis - 1, row, rows.end);
           else if (!bound.code->packs) pieces = (rows.stop - i) / count;
           if (pieces > most_pieces) pieces = most_pieces;
           if (bound.code->evaluate) pieces = 1;
           for (int o = 1; o < operands; ++o) {
-            row_bytes[o] = (whole ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
+            row_bytes[o] = (by_rows ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
             if (row_bytes[o] != 0 && run.data[o] != from[o]) pieces = 1;
           }
           bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
           for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
-          i += (whole ? 1 : pieces) * count;
-          row += whole ? pieces - 1 : 0;
+          i += (by_rows ? 1 : pieces) * count;
+          row += by_rows ? pieces - 1 : 0;
         }
       }
     }
@@ -26971,7 +26973,7 @@ struct ReduceKernel {
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
   int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
-    constexpr int64_t most = 64, longest = 4096;
+    constexpr int64_t most = most_pieces, longest = 4096;
     if (parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
     if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
     for (int o = 1; o < operands; ++o) {
@@ -26992,7 +26994,7 @@ struct ReduceKernel {
       row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
     }
     run.count = space.sizes[space.kept];
-    typename P::Found results[64];
+    typename P::Found results[most_pieces];
     bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
     for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
@@ -27019,15 +27021,15 @@ struct ReduceKernel {
       base[o] = reinterpret_cast<char*>(repeated);
       repeated += padded_row(space, o);
     }
-    // A last row that is not whole comes first: what its last pack adds to the columns behind it is taken back.
+    // A last row that is not full comes first: what its last pack adds to the columns behind it is taken back.
     int64_t const left_over = bound.count % plan.fold, shift = left_over > 0 && end * plan.fold > bound.count ? 1 : 0;
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
-        bool const whole = shift == 0 || row > first;
-        int64_t const at = whole ? row - shift : end - 1, stop = whole ? columns : left_over * (columns / plan.fold);
-        int const rows = whole ? rows_together(space, at, block_end - shift, row_bytes) : 1;
+        bool const is_full = shift == 0 || row > first;
+        int64_t const at = is_full ? row - shift : end - 1, stop = is_full ? columns : left_over * (columns / plan.fold);
+        int const rows = is_full ? rows_together(space, at, block_end - shift, row_bytes) : 1;
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
         space.advance(place, space.kept, space.rank, at * plan.fold);
@@ -27044,7 +27046,7 @@ struct ReduceKernel {
           }
           i += count;
         }
-        for (int64_t c = stop; !indexed && !whole && c < padded; ++c) values[c] = first_value();
+        for (int64_t c = stop; !indexed && !is_full && c < padded; ++c) values[c] = first_value();
         row += rows;
       }
       if constexpr (indexed) {

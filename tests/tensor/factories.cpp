@@ -96,8 +96,12 @@ TEST_CASE_TEMPLATE("linspace holds both ends exactly", D, SITU_TEST_DEVICES) {
   for (std::size_t k = 0; k < x.size(); ++k) furthest = std::max(furthest, std::abs(x[k] - (0.1 + 0.6 * static_cast<double>(k) / 1000)));
   CHECK(furthest < 3e-16);
   CHECK(linspace<int32_t>(0, 1000, 11, device).to_vector() == std::vector<int32_t>{0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000});
-  std::vector<bool> const ends = (linspace(-64, 64, 129, device) > 40).to_vector();  // more than a word of bits, and not whole ones
-  for (std::size_t k = 0; k < ends.size(); ++k) CHECK(ends[k] == (k > 104));
+  for (int64_t count : {0, 1, 7, 63, 64, 65, 129, 200}) {
+    Tensor<int64_t, D> const k = arange<int64_t>(count, device);
+    std::vector<bool> const bits = (k * k % 7 < 3).to_vector();
+    CHECK(bits.size() == static_cast<std::size_t>(count));
+    for (std::size_t n = 0; n < bits.size(); ++n) CHECK(bits[n] == (n * n % 7 < 3));
+  }
 }
 
 TEST_CASE_TEMPLATE("the like factories take shape, type and device from a tensor or an expression", D, SITU_TEST_DEVICES) {

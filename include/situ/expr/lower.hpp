@@ -104,7 +104,7 @@ SITU_INLINE void for_each_leaf(Fields<E, Es...> const& fields, F&& f) {
   for_each_leaf(fields.tail, f);
 }
 
-/// Whether a node compares integers with a number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
+/// Whether a node compares integers with a whole number that stands beside them in a wider type, to be what it says; the integers need not be widened for it.
 template <class Tree>
 inline constexpr bool compares_with_wider_number = false;
 template <class Op, class A, class C>

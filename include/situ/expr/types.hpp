@@ -42,7 +42,7 @@ struct numeric {
 /// As numeric, for what integers compute in floats that hold them: `%`.
 template <class... Ts>
 struct division : numeric<Ts...> {
-  using computed = std::conditional_t<(sizeof(typename numeric<Ts...>::result) < 4), float, double>;
+  using computed = std::conditional_t<(sizeof(promoted_t<Ts...>) < 4), float, double>;
 };
 
 /// As arithmetic, in float when all operands are integers: `/`, exp.

@@ -51,7 +51,7 @@ struct linspace_at {
     using P = pack<double, N, Isa>;
     using Ix = pack<int64_t, N, Isa>;
     P const before = math::detail::small_integers<double>(i), after = math::detail::small_integers<double>(Ix(count - 1) - i);
-    return select(i < Ix(count / 2), multiply_add(P(step), before, P(start)), multiply_add(P(-step), after, P(stop)));
+    return select(i < Ix(count / 2), P(start) + keep_order(P(step) * before), P(stop) - keep_order(P(step) * after));
   }
 };
 

@@ -31,7 +31,7 @@ inline instruction_set best_instruction_set() noexcept {
     return instruction_set::avx512;
   }
 #if defined(__clang__)
-  bool const halves = true;  // its kernels use none of their instructions
+  bool const halves = true;  // clang's kernels do not use F16C
 #else
   bool const halves = __builtin_cpu_supports("f16c");
 #endif

@@ -181,7 +181,7 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
-  /// Integers beside a number of a wider type, in their own type: what is outside of it compares alike with all of them.
+  /// Integers beside a whole number of a wider type, in their own type: what is outside of it compares alike with all of them.
   template <class X, class Op, class A, class C>
   SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
     using T = typename X::value_type;

@@ -59,7 +59,7 @@ struct CopyRowsBody {
   }
 };
 
-/// Rows of at least 64 bytes, each of which repeats its first element, of `size` bytes.
+/// Fills rows of at least 64 bytes with one element each, of `size` bytes.
 struct SplatRowsBody {
   template <class Isa>
   SITU_INLINE static int run(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {

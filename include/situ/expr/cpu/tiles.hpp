@@ -93,9 +93,9 @@ struct StridedSpace {
     if (transposes) {
       line = smaller(smaller(64 / transposed_size, pack / 16), rows);
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
-      bool copies = false;
-      for (int o = 0; o < operands; ++o) copies = copies || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
-      grid.packs = columns * widest < (copies ? 768 : 2048);
+      bool must_copy = false;
+      for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
+      grid.packs = columns * widest < (must_copy ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -175,6 +175,7 @@ class TileWalk {
 
  private:
   void tile(int64_t layers) {
+    // Rows of at least a line, of which movers write nothing behind.
     if (space_.copies && !space_.stream && step_[0] == 1 && (step_[1] == 0 || step_[1] == 1) && columns_ * space_.element_sizes[0] >= 64 + 64 * step_[1]) {  // without a buffer
       for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
       return;

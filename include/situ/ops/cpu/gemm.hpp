@@ -345,8 +345,9 @@ SITU_NOINLINE void multiply(Product<T> const& product, int64_t i0, int64_t i1, i
   int64_t const m = product.m, n = product.n, k = product.k;
   if (k == 0 || (m <= 16 && n <= 16 && k <= 16 && m * n * k <= 32)) return work.plain(i0, i1, j0, j1);
   if (n == 1 && work.run_vector(i0, i1)) return;
-  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b, near = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;
-  if (m <= 4 && n <= 4 && k >= 256 && dense && near && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
+  bool const dense = product.a_k == 1 && product.b_k == 1 && product.piece == 0 && !product.pack_b;
+  bool const cached = k * (m + n) * static_cast<int64_t>(sizeof(T)) <= int64_t{1} << 25;  // beyond the caches blocks are read faster
+  if (m <= 4 && n <= 4 && k >= 256 && dense && cached && !product.finish) return work.run_scalar_products(i0, i1, j0, j1);
   work.run(i0, i1, j0, j1);
 }
 

@@ -292,20 +292,20 @@ struct ReduceKernel {
         } else {  // pieces one after the other are rows to the kernel, and so are whole rows at equal distances
           int64_t row_bytes[operands] = {};
           A sums[most_pieces];
-          bool const whole = count == rows.length && axis > space.kept;
+          bool const by_rows = count == rows.length && axis > space.kept;
           int64_t pieces = 1;
-          if (whole) pieces = space.ahead(axis - 1, row, rows.end);
+          if (by_rows) pieces = space.ahead(axis - 1, row, rows.end);
           else if (!bound.code->packs) pieces = (rows.stop - i) / count;
           if (pieces > most_pieces) pieces = most_pieces;
           if (bound.code->evaluate) pieces = 1;
           for (int o = 1; o < operands; ++o) {
-            row_bytes[o] = (whole ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
+            row_bytes[o] = (by_rows ? space.stride(o, axis - 1) : run.mask[o] & count) * space.element_sizes[o];
             if (row_bytes[o] != 0 && run.data[o] != from[o]) pieces = 1;
           }
           bound.code->row(bound.code, bound.tree, evaluation.read(run), sums, row_bytes, static_cast<int>(pieces));
           for (int64_t k = 0; k < pieces; ++k) totals.add(widened(sums[k]));
-          i += (whole ? 1 : pieces) * count;
-          row += whole ? pieces - 1 : 0;
+          i += (by_rows ? 1 : pieces) * count;
+          row += by_rows ? pieces - 1 : 0;
         }
       }
     }
@@ -316,7 +316,7 @@ struct ReduceKernel {
 
   /// How many outputs from `output` on are short rows at equal distances, which the kernel reads where they lie: it takes them at once.
   int64_t rows_side_by_side(ReduceSpace const& space, int64_t output, int64_t end) const {
-    constexpr int64_t most = 64, longest = 4096;
+    constexpr int64_t most = most_pieces, longest = 4096;
     if (parts || bound.code->evaluate || space.kept == 0 || space.kept + 1 != space.rank) return 1;
     if (space.sizes[space.kept] > longest || space.sizes[space.kept] == 0) return 1;
     for (int o = 1; o < operands; ++o) {
@@ -337,7 +337,7 @@ struct ReduceKernel {
       row_bytes[o] = space.stride(o, space.kept - 1) * space.element_sizes[o];
     }
     run.count = space.sizes[space.kept];
-    typename P::Found results[64];
+    typename P::Found results[most_pieces];
     bound.code->row(bound.code, bound.tree, &run, results, row_bytes, static_cast<int>(rows));
     for (int64_t k = 0; k < rows; ++k) deliver(output + k, 0, merged(empty(), widened(results[k])));
   }
@@ -364,15 +364,15 @@ struct ReduceKernel {
       base[o] = reinterpret_cast<char*>(repeated);
       repeated += padded_row(space, o);
     }
-    // A last row that is not whole comes first: what its last pack adds to the columns behind it is taken back.
+    // A last row that is not full comes first: what its last pack adds to the columns behind it is taken back.
     int64_t const left_over = bound.count % plan.fold, shift = left_over > 0 && end * plan.fold > bound.count ? 1 : 0;
     for (int64_t block = first; block < end; block += together) {
       int64_t const block_end = block + together < end ? block + together : end;
       for (int64_t row = block; row < block_end;) {
         int64_t row_bytes[operands] = {};
-        bool const whole = shift == 0 || row > first;
-        int64_t const at = whole ? row - shift : end - 1, stop = whole ? columns : left_over * (columns / plan.fold);
-        int const rows = whole ? rows_together(space, at, block_end - shift, row_bytes) : 1;
+        bool const is_full = shift == 0 || row > first;
+        int64_t const at = is_full ? row - shift : end - 1, stop = is_full ? columns : left_over * (columns / plan.fold);
+        int const rows = is_full ? rows_together(space, at, block_end - shift, row_bytes) : 1;
         char* place[max_operands];
         for (int o = 1; o < operands; ++o) place[o] = base[o];
         space.advance(place, space.kept, space.rank, at * plan.fold);
@@ -389,7 +389,7 @@ struct ReduceKernel {
           }
           i += count;
         }
-        for (int64_t c = stop; !indexed && !whole && c < padded; ++c) values[c] = first_value();
+        for (int64_t c = stop; !indexed && !is_full && c < padded; ++c) values[c] = first_value();
         row += rows;
       }
       if constexpr (indexed) {
