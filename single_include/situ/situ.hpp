@@ -24596,9 +24596,9 @@ bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T 
 // ---- <situ/ops/cpu/reduce.hpp>
 /// Reductions on the CPU: one pass over the inputs, in packs.
 ///
-/// A reduction is cut into *units* by its shape alone, so results do not depend on the number of threads. Where the last reduced
-/// axis is the fastest in memory, a unit reduces rows to one number each; where the last kept axis is, it adds rows into a
-/// strip of accumulators. Floats are added in float for at most a few hundred times in a row, then in double.
+/// A reduction is cut into *units* by shapes and strides alone, so results do not depend on the number of threads. Where the last reduced
+/// axis is the fastest in memory, a unit reduces rows to one number each; where a kept axis is, it adds rows into a strip of accumulators
+/// along that axis. Floats are added in float for at most a few hundred times in a row, then in double.
 
 
 // ---- <situ/ops/cpu/reduce_centred.hpp>
@@ -38314,8 +38314,8 @@ void bernoulli(E const&, Args const&...) = delete;
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
 /// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, and where they are short, a strip of
-/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
-/// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
+/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself,
+/// from a cache. A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 
 #include <sched.h>
 
@@ -45986,7 +45986,7 @@ struct AccumulateBody {
   SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
     using P = pack<T, N, Isa>;
-    if (to_step == 1 && to_row == count) count *= rows, rows = 1;
+    if (to_step == 1 && to_row == count) count *= rows, rows = 1;  // rows that lie close to each other are one
     for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
       if ((to_step == 1 || count == 1) && to_row == 0 && rows > 1) {
         add_rows<Isa>(to, from, rows, count);

@@ -335,7 +335,7 @@ struct AccumulateBody {
   SITU_INLINE static void run(T* to, int64_t to_layer, int64_t to_row, int64_t to_step, T const* from, int64_t layers, int64_t rows, int64_t count) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
     using P = pack<T, N, Isa>;
-    if (to_step == 1 && to_row == count) count *= rows, rows = 1;
+    if (to_step == 1 && to_row == count) count *= rows, rows = 1;  // rows that lie close to each other are one
     for (int64_t l = 0; l < layers; ++l, to += to_layer, from += rows * count) {
       if ((to_step == 1 || count == 1) && to_row == 0 && rows > 1) {
         add_rows<Isa>(to, from, rows, count);

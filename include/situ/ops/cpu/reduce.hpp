@@ -1,8 +1,8 @@
 /// Reductions on the CPU: one pass over the inputs, in packs.
 ///
-/// A reduction is cut into *units* by its shape alone, so results do not depend on the number of threads. Where the last reduced
-/// axis is the fastest in memory, a unit reduces rows to one number each; where the last kept axis is, it adds rows into a
-/// strip of accumulators. Floats are added in float for at most a few hundred times in a row, then in double.
+/// A reduction is cut into *units* by shapes and strides alone, so results do not depend on the number of threads. Where the last reduced
+/// axis is the fastest in memory, a unit reduces rows to one number each; where a kept axis is, it adds rows into a strip of accumulators
+/// along that axis. Floats are added in float for at most a few hundred times in a row, then in double.
 #pragma once
 
 #include <situ/core/storage.hpp>

@@ -1,8 +1,8 @@
 /// Scans on the CPU: each element is read once, in packs, and written once.
 ///
 /// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, and where they are short, a strip of
-/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself, from a cache.
-/// A thread that finds all before its part added up scans it at once, while the others add up what comes next.
+/// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself,
+/// from a cache. A thread that finds all before its part added up scans it at once, while the others add up what comes next.
 #pragma once
 
 #include <sched.h>
