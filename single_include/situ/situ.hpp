@@ -2124,6 +2124,7 @@ class Temporary {
 
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
 
 
@@ -2135,6 +2136,7 @@ class Temporary {
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 
 
 namespace situ::inline SITU_ABI {
@@ -2154,6 +2156,8 @@ __attribute__((noinline, cold)) inline bool read_text(char const* path, char* co
 struct ThreadUse {
   bool alone = false;        ///< its kernels run on it alone: it is one of several that are at work on something else
   bool used_others = false;  ///< some of its kernels ran on several threads
+  int in_a_row = 0;          ///< how many launches worth a thought followed the one before closely
+  std::int64_t launched = 0; ///< when the last one was, in nanoseconds
 };
 SITU_PROCESS_STATE ThreadUse& thread_use() {
   static thread_local constinit ThreadUse use;
@@ -2701,6 +2705,10 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
+/// More than the last cache of any processor holds for each of its cores. A virtual machine with a few of them is told the size of the whole cache, most
+/// of which is full of what others use.
+inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
+
 /// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
 /// all groups of cores of the processor, or of the one that a virtual machine has a part of.
 __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
@@ -2714,6 +2722,10 @@ __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexce
   char* unit = content;
   int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
   if (shared > 0) bytes = shared;
+#endif
+#if defined(_SC_NPROCESSORS_ONLN)
+  int64_t const share = ::sysconf(_SC_NPROCESSORS_ONLN) * most_last_cache_bytes_of_a_core;
+  if (share > 0 && bytes > share) bytes = share;
 #endif
   return bytes;
 }
@@ -2768,19 +2780,64 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
-/// How items are shared out: to no more threads than have `grain` of them, in steps of which a thread has many, so that none has much more than another.
-/// A power of two stays whole that is in `grain` and no more than a small part of a share: lines of the cache, of elements.
+/// So many elements are worth a team of two that is ready.
+inline constexpr int64_t elements_of_team = int64_t{1} << 16;
+
+#if defined(_OPENMP)
+
+/// How items are shared out: to `threads` of a team, in steps of which a thread has many, so that none has much more than another. The team is always the
+/// same: OpenMP's libraries end threads that a smaller one leaves out, and begin them again for the next one.
 struct Shares {
-  int threads;
+  int threads, team;
   int64_t step, steps;
 };
-SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
-  if (grain == 0) grain = 1;
-  int64_t const parts = (items + grain - 1) / grain, threads = parts < num_threads() ? parts : num_threads();
-  int64_t step = grain & -grain;
-  while (step > 1 && items / step < 32 * threads) step /= 2;
-  return {static_cast<int>(threads), step, (items + step - 1) / step};
+
+/// The thread whose launches may follow each other closely: where several threads are at work, each with a team of its own, there is none to spare.
+SITU_PROCESS_STATE ThreadUse*& first_in_a_row() {
+  static constinit ThreadUse* thread = nullptr;
+  return thread;
 }
+
+/// Whether this is one of many launches that closely follow each other: then the threads of a team still look out for work, and begin without a delay.
+SITU_NOINLINE inline bool is_in_a_row() {
+  constexpr int64_t close = 200'000;
+  constexpr int enough = 4;
+  ThreadUse& use = thread_use();
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  int64_t const time = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  use.in_a_row = time - use.launched < close ? use.in_a_row + (use.in_a_row < enough) : 0;
+  use.launched = time;
+  if (use.in_a_row < enough) return false;
+  ThreadUse* thread = __atomic_load_n(&first_in_a_row(), __ATOMIC_RELAXED);
+  if (!thread && __atomic_compare_exchange_n(&first_in_a_row(), &thread, &use, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return true;
+  return thread == &use;
+}
+
+/// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches
+/// that closely follow each other `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each core finds in its cache
+/// what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
+/// the cache, of elements.
+SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elements) {
+  static int const processors = omp_get_num_procs();
+  int const team = num_threads();
+  Shares shares{1, team, 1, items};
+  if (team == 1 || omp_in_parallel()) return shares;
+  int64_t parts = grain > 0 ? (items + grain - 1) / grain : items;
+  if (elements >= elements_of_team / 10 * (8 + team) && is_in_a_row() && team <= processors) {
+    int64_t const early = elements / (elements_of_team / 4);
+    if (parts < early) parts = early < items ? early : items;
+  } else if (items <= 2 * grain) {
+    return shares;
+  }
+  shares.threads = parts < team ? static_cast<int>(parts) : team;
+  if (grain > 0) shares.step = grain & -grain;
+  while (shares.step > 1 && items / shares.step < 32 * shares.threads) shares.step /= 2;
+  shares.steps = (items + shares.step - 1) / shares.step;
+  return shares;
+}
+
+#endif
 
 /// Keeps what is being handled, unless there is something already: the threads of a region end it together, and then it is thrown.
 __attribute__((noinline, cold)) inline void keep_exception(std::exception_ptr& kept) {
@@ -2796,17 +2853,19 @@ template <class Kernel>
 SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
   Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
-  if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
-    Shares const shares = shares_of(items, grain);
-    if (shares.threads > 1 && !omp_in_parallel()) {
+  int64_t elements = 0;
+  if constexpr (requires { kernel.elements(items); }) elements = kernel.elements(items);
+  if (items > 2 * grain || (items > 1 && elements >= elements_of_team)) {  // a region costs more than a small kernel, also one that is serialised
+    Shares const shares = shares_of(items, grain, elements);
+    if (shares.threads > 1) {
       std::exception_ptr thrown;
       thread_use().used_others = true;
-#pragma omp parallel num_threads(shares.threads)
+#pragma omp parallel num_threads(shares.team)
       {
-        int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
+        int64_t const me = omp_get_thread_num(), all = omp_get_num_threads() < shares.threads ? omp_get_num_threads() : shares.threads;
         int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
         try {
-          if (first < end) kernel(first, end < items ? end : items);
+          if (me < all && first < end) kernel(first, end < items ? end : items);
         } catch (...) {
           keep_exception(thrown);
         }
@@ -12193,6 +12252,7 @@ struct ContiguousKernel {
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
 
+  int64_t elements(int64_t items) const { return items; }
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
@@ -12222,6 +12282,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
+  int64_t elements(int64_t) const { return grid.tiles * grid.elements; }
   void operator()(int64_t first, int64_t last) const {
     run_tiles(space(), first, last, &run_strided, this);
     if (SITU_UNLIKELY(stream)) finish_streaming();
@@ -12249,7 +12310,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   if constexpr (is_immediate<D>) {
-    if (SITU_LIKELY(n <= bound.grain) && !is_observed(profiles | ranges)) {
+    if (SITU_LIKELY(n <= bound.grain && n < elements_of_team) && !is_observed(profiles | ranges)) {
       bound.count = n;
       bound.origin = 0;
       return bound.run_contiguous(bound, false);
@@ -13078,7 +13139,7 @@ SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, Le
       run.data[o] = body->first;
       contiguous = contiguous && body->contiguous;
     }
-    if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
+    if (SITU_UNLIKELY(!contiguous || count > code.grain || count >= cpu::elements_of_team || count == 0 || is_observed(profiles | ranges))) return false;
     run.count = count;
     run.origin = 0;
     cpu::run_contiguous(code, tree, run);
@@ -25178,15 +25239,16 @@ struct ReduceSpace {
       }
       plan.by_strips = votes > 0 || (sizes[last_reduced] <= short_rows && sizes[last_kept] >= 64);
     }
+    // A unit is no more than a quarter of what is shared out at all.
+    int64_t const quarter = count * outputs < elements_of_team ? count * outputs : (count * outputs + 3) / 4, least = grain < quarter ? grain : quarter;
     if (plan.by_strips) {
       plan.strip_axis = last_kept;
       plan.outer = outputs / sizes[last_kept];
       plan.columns = sizes[last_kept] * plan.fold;
       plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
       int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns, all = (count + plan.fold - 1) / plan.fold;
-      int64_t rows = (grain + wide - 1) / wide;
+      int64_t rows = (least + wide - 1) / wide;
       if (rows < least_rows) rows = least_rows;
-      if (count * outputs < 2 * grain) rows = all;
       plan.rows_per_unit = rows < all ? rows : (all > 0 ? all : 1);
       plan.units_per_output = all > 0 ? (all + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
       return plan;
@@ -25197,8 +25259,8 @@ struct ReduceSpace {
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
     plan.units_per_output = 1;
-    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
-      int64_t const unit = (grain / 8 + row_run - 1) / row_run * row_run;
+    if (least < count && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
+      int64_t const unit = ((grain / 8 < least ? grain / 8 : least) + row_run - 1) / row_run * row_run;
       if (run >= unit) {
         plan.run_per_unit = unit;
         plan.rows_per_unit = 1;
@@ -26780,6 +26842,8 @@ struct ReduceKernel {
   ReducePlan plan;
   short ahead;   ///< bytes that a loop which looks for an extremum asks for ahead, where the inputs are more than the last cache holds
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
+
+  int64_t elements(int64_t) const { return bound.outputs * bound.count; }
 
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
   static constexpr int64_t piece_bytes = 8192;
@@ -35843,6 +35907,7 @@ struct RowKernel {
   RowStatistics* statistics;  ///< of parts: [row, strip or column, part]
   RowStatistics* totals;      ///< of whole rows
 
+  int64_t elements(int64_t) const { return plan.rows * plan.length * plan.columns; }
   void operator()(int64_t first, int64_t last) const {
     if (plan.strips) {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;
@@ -38493,19 +38558,17 @@ inline constexpr bool sums_keep_order = true;
 template <class P>
 constexpr int totals_together = P::lanes * static_cast<int>(sizeof(typename P::value_type)) < 16 ? P::lanes : 16 / static_cast<int>(sizeof(typename P::value_type));
 
-/// The totals of `totals_together` packs from what pairs_combined() made of them, which are those of their groups.
-template <class S, class P>
-SITU_INLINE void put_totals(P const& y, typename P::value_type* totals) {
-  using T = typename P::value_type;
-  constexpr int N = P::lanes, group = totals_together<P>;
-  alignas(64) T parts[N];
-  y.store(parts);
-  for (int together = group; together < N; together *= 2) {
-    for (int k = 0; k < N; k += 2 * together) {
-      for (int j = 0; j < group; ++j) parts[k + j] = S::combine(parts[k + j], parts[k + together + j]);
-    }
-  }
-  for (int j = 0; j < group; ++j) totals[j] = parts[j];
+/// The lanes of a from number `By` on, and then those before it.
+template <int By, class P, int... K>
+SITU_INLINE P lanes_rotated(P const& a, std::integer_sequence<int, K...>) {
+  return lanes_from(a, a, std::integer_sequence<int, (K + By) % P::lanes...>{});
+}
+
+/// The totals of `totals_together` packs from what pairs_combined() made of them, which are those of their groups: in the first lanes.
+template <class S, int Group, class P>
+SITU_INLINE P groups_combined(P const& y) {
+  if constexpr (Group == P::lanes) return y;
+  else return groups_combined<S, 2 * Group>(S::combine(y, lanes_rotated<Group>(y, std::make_integer_sequence<int, P::lanes>{})));
 }
 
 /// Lanes in another type.
@@ -38632,8 +38695,8 @@ struct ScanBody {
       constexpr int together = totals_together<P>;
       for (; together % Joined == 0 && i + together * N <= stop; i += together * N) {
         if (flags & 4) ask_for<together * N, 3>(run, i + ahead<N>);
-        L totals[together];
-        put_totals<S>(combined_packs<Isa, N>(tree, run, i), totals);
+        alignas(64) L totals[N];
+        groups_combined<S, together>(combined_packs<Isa, N>(tree, run, i)).store(totals);
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
@@ -45973,6 +46036,7 @@ struct ContiguousBackward {
   static constexpr char const* operation = "backward";
   BoundBackward<Most, TreeBytes> bound;
   bool stream;
+  int64_t elements(int64_t items) const { return items; }
   void operator()(int64_t first, int64_t last) const {
     bound.run_range(first, last - first, nullptr, stream);
     if (SITU_UNLIKELY(stream)) finish_streaming();
@@ -46075,6 +46139,8 @@ struct StridedBackward {
   AccumulateFunction accumulate[Most];
   int64_t sum_bytes[Most];  ///< of a group's sum
 
+  int64_t elements(int64_t) const { return grid.tiles * grid.elements; }
+
   StridedSpace space(void* const* data) const {
     StridedSpace space(rank, bound.operands(), sizes, &strides[1][0], data, movers);
     space.grid = grid;
@@ -46112,7 +46178,7 @@ SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> con
   for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
   ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
   if constexpr (is_immediate<D>) {
-    if (n <= bound.code->grain) return kernel(0, n);
+    if (n <= bound.code->grain && n < elements_of_team) return kernel(0, n);
   }
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }
@@ -53167,6 +53233,7 @@ struct RowGradientKernel {
   C const* found;
   LateGradient const* late;  ///< in place of g; of short rows of C
 
+  int64_t elements(int64_t) const { return rows * count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       int64_t const begin = block * rows_per_block, end = begin + rows_per_block < rows ? begin + rows_per_block : rows;

@@ -69,7 +69,7 @@ SITU_INLINE bool run_at_once(void* tree, cpu::TreeCode<Operands> const& code, Le
       run.data[o] = body->first;
       contiguous = contiguous && body->contiguous;
     }
-    if (SITU_UNLIKELY(!contiguous || count > code.grain || count == 0 || is_observed(profiles | ranges))) return false;
+    if (SITU_UNLIKELY(!contiguous || count > code.grain || count >= cpu::elements_of_team || count == 0 || is_observed(profiles | ranges))) return false;
     run.count = count;
     run.origin = 0;
     cpu::run_contiguous(code, tree, run);

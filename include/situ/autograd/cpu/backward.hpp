@@ -322,6 +322,7 @@ struct ContiguousBackward {
   static constexpr char const* operation = "backward";
   BoundBackward<Most, TreeBytes> bound;
   bool stream;
+  int64_t elements(int64_t items) const { return items; }
   void operator()(int64_t first, int64_t last) const {
     bound.run_range(first, last - first, nullptr, stream);
     if (SITU_UNLIKELY(stream)) finish_streaming();
@@ -424,6 +425,8 @@ struct StridedBackward {
   AccumulateFunction accumulate[Most];
   int64_t sum_bytes[Most];  ///< of a group's sum
 
+  int64_t elements(int64_t) const { return grid.tiles * grid.elements; }
+
   StridedSpace space(void* const* data) const {
     StridedSpace space(rank, bound.operands(), sizes, &strides[1][0], data, movers);
     space.grid = grid;
@@ -461,7 +464,7 @@ SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> con
   for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
   ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
   if constexpr (is_immediate<D>) {
-    if (n <= bound.code->grain) return kernel(0, n);
+    if (n <= bound.code->grain && n < elements_of_team) return kernel(0, n);
   }
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }

@@ -385,6 +385,7 @@ struct RowGradientKernel {
   C const* found;
   LateGradient const* late;  ///< in place of g; of short rows of C
 
+  int64_t elements(int64_t) const { return rows * count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       int64_t const begin = block * rows_per_block, end = begin + rows_per_block < rows ? begin + rows_per_block : rows;

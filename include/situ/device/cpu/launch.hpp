@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
 
 #include <situ/core/error.hpp>
@@ -68,6 +69,10 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
+/// More than the last cache of any processor holds for each of its cores. A virtual machine with a few of them is told the size of the whole cache, most
+/// of which is full of what others use.
+inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
+
 /// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
 /// all groups of cores of the processor, or of the one that a virtual machine has a part of.
 __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
@@ -81,6 +86,10 @@ __attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexce
   char* unit = content;
   int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
   if (shared > 0) bytes = shared;
+#endif
+#if defined(_SC_NPROCESSORS_ONLN)
+  int64_t const share = ::sysconf(_SC_NPROCESSORS_ONLN) * most_last_cache_bytes_of_a_core;
+  if (share > 0 && bytes > share) bytes = share;
 #endif
   return bytes;
 }
@@ -135,19 +144,64 @@ inline void set_num_threads(int n) {
 namespace detail::cpu {
 inline namespace SITU_ABI_THREADS {
 
-/// How items are shared out: to no more threads than have `grain` of them, in steps of which a thread has many, so that none has much more than another.
-/// A power of two stays whole that is in `grain` and no more than a small part of a share: lines of the cache, of elements.
+/// So many elements are worth a team of two that is ready.
+inline constexpr int64_t elements_of_team = int64_t{1} << 16;
+
+#if defined(_OPENMP)
+
+/// How items are shared out: to `threads` of a team, in steps of which a thread has many, so that none has much more than another. The team is always the
+/// same: OpenMP's libraries end threads that a smaller one leaves out, and begin them again for the next one.
 struct Shares {
-  int threads;
+  int threads, team;
   int64_t step, steps;
 };
-SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain) {
-  if (grain == 0) grain = 1;
-  int64_t const parts = (items + grain - 1) / grain, threads = parts < num_threads() ? parts : num_threads();
-  int64_t step = grain & -grain;
-  while (step > 1 && items / step < 32 * threads) step /= 2;
-  return {static_cast<int>(threads), step, (items + step - 1) / step};
+
+/// The thread whose launches may follow each other closely: where several threads are at work, each with a team of its own, there is none to spare.
+SITU_PROCESS_STATE ThreadUse*& first_in_a_row() {
+  static constinit ThreadUse* thread = nullptr;
+  return thread;
 }
+
+/// Whether this is one of many launches that closely follow each other: then the threads of a team still look out for work, and begin without a delay.
+SITU_NOINLINE inline bool is_in_a_row() {
+  constexpr int64_t close = 200'000;
+  constexpr int enough = 4;
+  ThreadUse& use = thread_use();
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  int64_t const time = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  use.in_a_row = time - use.launched < close ? use.in_a_row + (use.in_a_row < enough) : 0;
+  use.launched = time;
+  if (use.in_a_row < enough) return false;
+  ThreadUse* thread = __atomic_load_n(&first_in_a_row(), __ATOMIC_RELAXED);
+  if (!thread && __atomic_compare_exchange_n(&first_in_a_row(), &thread, &use, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return true;
+  return thread == &use;
+}
+
+/// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches
+/// that closely follow each other `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each core finds in its cache
+/// what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
+/// the cache, of elements.
+SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elements) {
+  static int const processors = omp_get_num_procs();
+  int const team = num_threads();
+  Shares shares{1, team, 1, items};
+  if (team == 1 || omp_in_parallel()) return shares;
+  int64_t parts = grain > 0 ? (items + grain - 1) / grain : items;
+  if (elements >= elements_of_team / 10 * (8 + team) && is_in_a_row() && team <= processors) {
+    int64_t const early = elements / (elements_of_team / 4);
+    if (parts < early) parts = early < items ? early : items;
+  } else if (items <= 2 * grain) {
+    return shares;
+  }
+  shares.threads = parts < team ? static_cast<int>(parts) : team;
+  if (grain > 0) shares.step = grain & -grain;
+  while (shares.step > 1 && items / shares.step < 32 * shares.threads) shares.step /= 2;
+  shares.steps = (items + shares.step - 1) / shares.step;
+  return shares;
+}
+
+#endif
 
 /// Keeps what is being handled, unless there is something already: the threads of a region end it together, and then it is thrown.
 __attribute__((noinline, cold)) inline void keep_exception(std::exception_ptr& kept) {
@@ -163,17 +217,19 @@ template <class Kernel>
 SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int64_t grain) {
   Kernel const& kernel = *static_cast<Kernel const*>(given);
 #if defined(_OPENMP)
-  if (items > 2 * grain) {  // a region costs more than a small kernel, also one that is serialised
-    Shares const shares = shares_of(items, grain);
-    if (shares.threads > 1 && !omp_in_parallel()) {
+  int64_t elements = 0;
+  if constexpr (requires { kernel.elements(items); }) elements = kernel.elements(items);
+  if (items > 2 * grain || (items > 1 && elements >= elements_of_team)) {  // a region costs more than a small kernel, also one that is serialised
+    Shares const shares = shares_of(items, grain, elements);
+    if (shares.threads > 1) {
       std::exception_ptr thrown;
       thread_use().used_others = true;
-#pragma omp parallel num_threads(shares.threads)
+#pragma omp parallel num_threads(shares.team)
       {
-        int64_t const me = omp_get_thread_num(), all = omp_get_num_threads();
+        int64_t const me = omp_get_thread_num(), all = omp_get_num_threads() < shares.threads ? omp_get_num_threads() : shares.threads;
         int64_t const first = shares.steps * me / all * shares.step, end = shares.steps * (me + 1) / all * shares.step;
         try {
-          if (first < end) kernel(first, end < items ? end : items);
+          if (me < all && first < end) kernel(first, end < items ? end : items);
         } catch (...) {
           keep_exception(thrown);
         }

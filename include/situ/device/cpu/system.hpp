@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include <situ/config.hpp>
 
@@ -26,6 +27,8 @@ __attribute__((noinline, cold)) inline bool read_text(char const* path, char* co
 struct ThreadUse {
   bool alone = false;        ///< its kernels run on it alone: it is one of several that are at work on something else
   bool used_others = false;  ///< some of its kernels ran on several threads
+  int in_a_row = 0;          ///< how many launches worth a thought followed the one before closely
+  std::int64_t launched = 0; ///< when the last one was, in nanoseconds
 };
 SITU_PROCESS_STATE ThreadUse& thread_use() {
   static thread_local constinit ThreadUse use;

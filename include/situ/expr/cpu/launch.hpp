@@ -167,6 +167,7 @@ struct ContiguousKernel {
   BoundTree<Operands, TreeBytes> bound;
   bool stream;
 
+  int64_t elements(int64_t items) const { return items; }
   void operator()(int64_t first, int64_t last) const {
     Run<Operands> run;
     for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(bound.data[o]) + first * bound.sizes[o], run.mask[o] = -1;
@@ -196,6 +197,7 @@ struct StridedKernel {
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
+  int64_t elements(int64_t) const { return grid.tiles * grid.elements; }
   void operator()(int64_t first, int64_t last) const {
     run_tiles(space(), first, last, &run_strided, this);
     if (SITU_UNLIKELY(stream)) finish_streaming();
@@ -223,7 +225,7 @@ template <class D, int Operands, int TreeBytes>
 SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int64_t n) {
   if (SITU_UNLIKELY(n == 0)) return;
   if constexpr (is_immediate<D>) {
-    if (SITU_LIKELY(n <= bound.grain) && !is_observed(profiles | ranges)) {
+    if (SITU_LIKELY(n <= bound.grain && n < elements_of_team) && !is_observed(profiles | ranges)) {
       bound.count = n;
       bound.origin = 0;
       return bound.run_contiguous(bound, false);

@@ -124,6 +124,8 @@ struct ReduceKernel {
   short ahead;   ///< bytes that a loop which looks for an extremum asks for ahead, where the inputs are more than the last cache holds
   Total* parts;  ///< those of one part for all outputs, then of the next one; null when every output is one unit
 
+  int64_t elements(int64_t) const { return bound.outputs * bound.count; }
+
   /// Trees that are evaluated first: a piece of their values at a time, in the nearest cache.
   static constexpr int64_t piece_bytes = 8192;
   struct Evaluation {

@@ -175,15 +175,16 @@ struct ReduceSpace {
       }
       plan.by_strips = votes > 0 || (sizes[last_reduced] <= short_rows && sizes[last_kept] >= 64);
     }
+    // A unit is no more than a quarter of what is shared out at all.
+    int64_t const quarter = count * outputs < elements_of_team ? count * outputs : (count * outputs + 3) / 4, least = grain < quarter ? grain : quarter;
     if (plan.by_strips) {
       plan.strip_axis = last_kept;
       plan.outer = outputs / sizes[last_kept];
       plan.columns = sizes[last_kept] * plan.fold;
       plan.strips = (plan.columns + strip_columns - 1) / strip_columns;
       int64_t const wide = plan.columns < strip_columns ? plan.columns : strip_columns, all = (count + plan.fold - 1) / plan.fold;
-      int64_t rows = (grain + wide - 1) / wide;
+      int64_t rows = (least + wide - 1) / wide;
       if (rows < least_rows) rows = least_rows;
-      if (count * outputs < 2 * grain) rows = all;
       plan.rows_per_unit = rows < all ? rows : (all > 0 ? all : 1);
       plan.units_per_output = all > 0 ? (all + plan.rows_per_unit - 1) / plan.rows_per_unit : 1;
       return plan;
@@ -194,8 +195,8 @@ struct ReduceSpace {
     plan.rows_per_unit = rows > 0 ? rows : 1;
     plan.run_per_unit = run > 0 ? run : 1;
     plan.units_per_output = 1;
-    if (count >= 2 * grain && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
-      int64_t const unit = (grain / 8 + row_run - 1) / row_run * row_run;
+    if (least < count && outputs < 64) {  // few outputs: several units each, of which a thread has many, so that none has much more than another
+      int64_t const unit = ((grain / 8 < least ? grain / 8 : least) + row_run - 1) / row_run * row_run;
       if (run >= unit) {
         plan.run_per_unit = unit;
         plan.rows_per_unit = 1;

@@ -54,6 +54,7 @@ struct RowKernel {
   RowStatistics* statistics;  ///< of parts: [row, strip or column, part]
   RowStatistics* totals;      ///< of whole rows
 
+  int64_t elements(int64_t) const { return plan.rows * plan.length * plan.columns; }
   void operator()(int64_t first, int64_t last) const {
     if (plan.strips) {
       int64_t const wide = padded(plan.width), high = plan.in_parts() ? plan.cut * plan.behind : plan.length;

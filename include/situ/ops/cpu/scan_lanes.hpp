@@ -76,19 +76,17 @@ inline constexpr bool sums_keep_order = true;
 template <class P>
 constexpr int totals_together = P::lanes * static_cast<int>(sizeof(typename P::value_type)) < 16 ? P::lanes : 16 / static_cast<int>(sizeof(typename P::value_type));
 
-/// The totals of `totals_together` packs from what pairs_combined() made of them, which are those of their groups.
-template <class S, class P>
-SITU_INLINE void put_totals(P const& y, typename P::value_type* totals) {
-  using T = typename P::value_type;
-  constexpr int N = P::lanes, group = totals_together<P>;
-  alignas(64) T parts[N];
-  y.store(parts);
-  for (int together = group; together < N; together *= 2) {
-    for (int k = 0; k < N; k += 2 * together) {
-      for (int j = 0; j < group; ++j) parts[k + j] = S::combine(parts[k + j], parts[k + together + j]);
-    }
-  }
-  for (int j = 0; j < group; ++j) totals[j] = parts[j];
+/// The lanes of a from number `By` on, and then those before it.
+template <int By, class P, int... K>
+SITU_INLINE P lanes_rotated(P const& a, std::integer_sequence<int, K...>) {
+  return lanes_from(a, a, std::integer_sequence<int, (K + By) % P::lanes...>{});
+}
+
+/// The totals of `totals_together` packs from what pairs_combined() made of them, which are those of their groups: in the first lanes.
+template <class S, int Group, class P>
+SITU_INLINE P groups_combined(P const& y) {
+  if constexpr (Group == P::lanes) return y;
+  else return groups_combined<S, 2 * Group>(S::combine(y, lanes_rotated<Group>(y, std::make_integer_sequence<int, P::lanes>{})));
 }
 
 /// Lanes in another type.
@@ -215,8 +213,8 @@ struct ScanBody {
       constexpr int together = totals_together<P>;
       for (; together % Joined == 0 && i + together * N <= stop; i += together * N) {
         if (flags & 4) ask_for<together * N, 3>(run, i + ahead<N>);
-        L totals[together];
-        put_totals<S>(combined_packs<Isa, N>(tree, run, i), totals);
+        alignas(64) L totals[N];
+        groups_combined<S, together>(combined_packs<Isa, N>(tree, run, i)).store(totals);
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
