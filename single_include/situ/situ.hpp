@@ -19481,6 +19481,7 @@ struct JoinRowsKernel {
 
   bool is_long() const { return row_bytes > block_bytes; }
 
+  int64_t elements(int64_t) const { return rows * row_bytes / size; }
   void operator()(int64_t first, int64_t last) const {
     if (is_long()) copy_pieces(first * unit_bytes, last * unit_bytes < rows * row_bytes ? last * unit_bytes : rows * row_bytes);
     else join_rows(first, last);
@@ -25909,6 +25910,7 @@ struct CentredKernel {
   void cut(int64_t grain) { plan = cut_reduction(program, space(), grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E)), false); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
+  int64_t elements(int64_t) const { return program.outputs * program.count; }
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
@@ -38934,6 +38936,7 @@ struct ScanKernel {
     plan.parts = (program.length + plan.part_length - 1) / plan.part_length;
   }
 
+  int64_t elements(int64_t) const { return taken ? 0 : program.lines * program.length; }
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
@@ -56588,6 +56591,7 @@ struct LabelForward {
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     double all_weights = 0;
     if (p.smoothing > 0) {
@@ -56667,6 +56671,7 @@ struct LabelBackward {
   T const* g;  ///< of the result
   T* out;
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     double all_weights = 0;
     if (p.smoothing > 0) {
@@ -56895,6 +56900,7 @@ struct ProbabilityForward {
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       LossPart part{};
@@ -56929,6 +56935,7 @@ struct ProbabilityBackward {
   T const* g;
   T *out, *target_out;
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     bool const same = p.how != reduction::none;
     for (int64_t row = first * rows_per_block; row < last * rows_per_block && row < p.rows; row += label_rows) {
@@ -58080,6 +58087,7 @@ struct PairForward {
   PairProgram<T> p;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       Pairs<T> a = pairs_of(p, block);
@@ -58108,6 +58116,7 @@ struct PairBackward {
   T const* g;
   T *dx, *dy;
 
+  int64_t elements(int64_t) const { return p.count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       Pairs<T> a = PairForward<Kind, T>::pairs_of(p, block);

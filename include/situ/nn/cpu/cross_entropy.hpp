@@ -338,6 +338,7 @@ struct LabelForward {
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     double all_weights = 0;
     if (p.smoothing > 0) {
@@ -417,6 +418,7 @@ struct LabelBackward {
   T const* g;  ///< of the result
   T* out;
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     double all_weights = 0;
     if (p.smoothing > 0) {

@@ -149,6 +149,7 @@ struct ProbabilityForward {
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       LossPart part{};
@@ -183,6 +184,7 @@ struct ProbabilityBackward {
   T const* g;
   T *out, *target_out;
 
+  int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
     bool const same = p.how != reduction::none;
     for (int64_t row = first * rows_per_block; row < last * rows_per_block && row < p.rows; row += label_rows) {

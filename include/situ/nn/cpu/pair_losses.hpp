@@ -122,6 +122,7 @@ struct PairForward {
   PairProgram<T> p;
   LossPart* parts;  ///< of blocks; null where there is one block
 
+  int64_t elements(int64_t) const { return p.count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       Pairs<T> a = pairs_of(p, block);
@@ -150,6 +151,7 @@ struct PairBackward {
   T const* g;
   T *dx, *dy;
 
+  int64_t elements(int64_t) const { return p.count; }
   void operator()(int64_t first, int64_t last) const {
     for (int64_t block = first; block < last; ++block) {
       Pairs<T> a = PairForward<Kind, T>::pairs_of(p, block);

@@ -130,6 +130,7 @@ struct JoinRowsKernel {
 
   bool is_long() const { return row_bytes > block_bytes; }
 
+  int64_t elements(int64_t) const { return rows * row_bytes / size; }
   void operator()(int64_t first, int64_t last) const {
     if (is_long()) copy_pieces(first * unit_bytes, last * unit_bytes < rows * row_bytes ? last * unit_bytes : rows * row_bytes);
     else join_rows(first, last);

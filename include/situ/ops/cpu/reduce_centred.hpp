@@ -355,6 +355,7 @@ struct CentredKernel {
   void cut(int64_t grain) { plan = cut_reduction(program, space(), grain, strip_columns, 8 * CentredStrip<R>::most_rows, 128 / static_cast<int64_t>(sizeof(E)), false); }
   static Total merged(Total const& a, Total const& b) { return R::merge(a, b); }
 
+  int64_t elements(int64_t) const { return program.outputs * program.count; }
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;

@@ -81,6 +81,7 @@ struct ScanKernel {
     plan.parts = (program.length + plan.part_length - 1) / plan.part_length;
   }
 
+  int64_t elements(int64_t) const { return taken ? 0 : program.lines * program.length; }
   void operator()(int64_t first, int64_t last) const {
     ReduceSpace const space = this->space();
     int64_t gathered = 64;
