@@ -2800,7 +2800,7 @@ SITU_PROCESS_STATE ThreadUse*& first_in_a_row() {
 
 /// Whether this is one of many launches that closely follow each other: then the threads of a team still look out for work, and begin without a delay.
 SITU_NOINLINE inline bool is_in_a_row() {
-  constexpr int64_t close = 200'000;
+  constexpr int64_t close = 1'000'000;
   constexpr int enough = 4;
   ThreadUse& use = thread_use();
   timespec now{};
@@ -2815,8 +2815,8 @@ SITU_NOINLINE inline bool is_in_a_row() {
 }
 
 /// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches
-/// that closely follow each other `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each core finds in its cache
-/// what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
+/// that closely follow each other a fifth will do, and otherwise `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each
+/// core finds in its cache what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
 /// the cache, of elements.
 SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elements) {
   static int const processors = omp_get_num_procs();
@@ -2824,7 +2824,7 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elem
   Shares shares{1, team, 1, items};
   if (team == 1 || omp_in_parallel()) return shares;
   int64_t parts = grain > 0 ? (items + grain - 1) / grain : items;
-  if (elements >= elements_of_team / 10 * (8 + team) && is_in_a_row() && team <= processors) {
+  if (elements >= elements_of_team / 10 * (8 + team) && 50 * items >= grain * (8 + team) && is_in_a_row() && team <= processors) {
     int64_t const early = elements / (elements_of_team / 4);
     if (parts < early) parts = early < items ? early : items;
   } else if (items <= 2 * grain) {
@@ -25452,6 +25452,7 @@ struct variance : centred_base<variance<T>, double> {
   using base = centred_base<variance<T>, double>;
   using base::merge;
   static constexpr char const* name = "var";
+  static constexpr int times_dearer = 6;  ///< than a sum, of several outputs on the CPU
   using parameter = void;
   using element = std::conditional_t<floating<T>, compute_t<T>, double>;
   using typename base::accumulator;
@@ -25520,6 +25521,7 @@ struct logsumexp : centred_base<logsumexp<T>, compute_t<T>> {
   using base = centred_base<logsumexp<T>, compute_t<T>>;
   using base::merge;
   static constexpr char const* name = "logsumexp";
+  static constexpr int times_dearer = 12;
   using element = compute_t<T>;
   using typename base::accumulator;
   using result = T;
@@ -25893,7 +25895,7 @@ struct CentredKernel {
   using E = typename R::element;
   using C = typename R::component;
   using Total = typename R::accumulator;
-  static constexpr int operands = P::leaves + 1;
+  static constexpr int operands = P::leaves + 1, times_dearer = R::times_dearer;
   static constexpr int64_t strip_columns = 1024, padded_columns = strip_columns + 64;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
   static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once
@@ -26839,6 +26841,7 @@ struct ReduceKernel {
   using Ix = typename P::Ix;
   using Total = typename R::total;
   static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
+  static constexpr int times_dearer = indexed ? 4 : 1;  ///< than a sum, of several outputs
 
   P bound;
   ReducePlan plan;
@@ -27198,7 +27201,7 @@ SITU_NOINLINE void launch_reduction(Kernel& kernel, ReducePlaces<Operands> const
   Temporary<D> const parts(parts_per_output > 1 ? static_cast<std::size_t>(outputs * parts_per_output) * sizeof(typename Kernel::Total) : 0);
   kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
   int64_t const elements_per_unit = outputs * count / units + 1;
-  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
+  device_traits<D>::launch(kernel, units, grain / (outputs > 1 ? Kernel::times_dearer : 1) / elements_per_unit + 1);
   if (!kernel.parts) return;
   MergeKernel<Kernel, ReducePlaces<Operands>> const merge{kernel.parts, outputs, parts_per_output, places};
   device_traits<D>::launch(merge, outputs, grain / parts_per_output + 1);
@@ -40257,7 +40260,7 @@ void sort_long_row(SortedRow<T> const& row, int64_t n, int64_t parts, bool desce
   Kernel kernel{row, static_cast<T*>(scratch), {records, row.indices ? records + n : nullptr}, static_cast<typename Kernel::State*>(state), n, parts, descending, Kernel::look, 0};
   auto const run = [&](typename Kernel::Stage stage) {
     kernel.stage = stage;
-    device_traits<D>::launch(kernel, parts, 1);
+    device_traits<D>::launch(kernel, parts, 0);
   };
   run(Kernel::look);
   if (row.source == row.values) run(Kernel::copy);
@@ -40570,7 +40573,7 @@ bool launch_network(SortProblem<T> const& problem) {
   kernel.slot_count = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
   Temporary<D> const scratch(static_cast<std::size_t>(kernel.slot_count * Kernel::slot_bytes(problem.n)));
   kernel.scratch = static_cast<char*>(scratch.get());
-  device_traits<D>::launch(kernel, kernel.slot_count, 1);
+  device_traits<D>::launch(kernel, kernel.slot_count, 0);
   return true;
 }
 
@@ -40596,7 +40599,7 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
   }
   Temporary<D> const scratch(bytes * static_cast<std::size_t>(slot_count));
   cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slot_count, static_cast<int64_t>(bytes)};
-  device_traits<D>::launch(kernel, slot_count, 1);
+  device_traits<D>::launch(kernel, slot_count, 0);
 }
 
 }  // namespace detail
@@ -40604,7 +40607,7 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
 
 // ---- <situ/ops/cpu/sort_select.hpp>
 /// The k best of a row on the CPU, in one pass: what beats the k-th best so far is collected, and whenever the room is full, all
-/// but the k best are dropped. Linear in the length of the row, for any order of its elements.
+/// but the k best are dropped. Linear in the length of the row, for any order of its elements. The best of a few are kept sorted instead.
 
 
 namespace situ::inline SITU_ABI {
@@ -40623,9 +40626,11 @@ struct Candidates {
   K limit = static_cast<K>(~K(0));
 
   static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
+  static constexpr int64_t few = 32;
 
   /// Elements [first, end) of a row.
   void take(T const* row, int64_t first, int64_t end, K flip) {
+    if (k <= few) return take_few(row, first, end, flip);
     K keys[key_block];
     for (int64_t base = first; base < end;) {
       int64_t const block = full ? key_block / 2 : key_block;
@@ -40649,7 +40654,37 @@ struct Candidates {
     }
   }
 
-  /// Keeps the k best, in the order of their indices.
+  void take_few(T const* row, int64_t first, int64_t end, K flip) {
+    constexpr int block = 128;
+    K keys[block];
+    unsigned char better[block];
+    for (int64_t base = first; base < end; base += block) {
+      int const m = end - base < block ? static_cast<int>(end - base) : block;
+      K const least = dispatch<EncodeKeys<T>>(row + base, &keys[0], int64_t{m}, flip);
+      int i = 0;
+      for (; i < m && !full; ++i) keep(R::make(keys[i], base + i));
+      if (i == m || least >= limit) continue;
+      int found = 0;
+      for (; i < m; ++i) {
+        better[found] = static_cast<unsigned char>(i);
+        found += keys[i] < limit;
+      }
+      for (int f = 0; f < found; ++f) {
+        if (keys[better[f]] < limit) keep(R::make(keys[better[f]], base + better[f]));
+      }
+    }
+  }
+  /// Puts a record that is one of the best behind those that are no worse.
+  void keep(Record const& record) {
+    K const key = static_cast<K>(R::key(record));
+    int64_t at = full ? k - 1 : count++;
+    for (; at > 0 && static_cast<K>(R::key(records[at - 1])) > key; --at) records[at] = records[at - 1];
+    records[at] = record;
+    full = count == k;
+    if (full) limit = static_cast<K>(R::key(records[k - 1]));
+  }
+
+  /// Keeps the k best, in the order of their indices or of their keys.
   void select() {
     if (count <= k) return;
     uint64_t any = 0, all = ~uint64_t{0};
@@ -40788,14 +40823,14 @@ void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
   Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
   Temporary<D> const counts(static_cast<std::size_t>(in_parts ? parts : 0) * sizeof(int64_t));
   Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slot_count, in_parts, false};
-  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 1);
+  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 0);
   for (int64_t row = 0; row < problem.rows; ++row) {  // fewer than there are threads
     kernel.problem.source = problem.source + row * problem.n;
     kernel.problem.values = problem.values + row * problem.k;
     kernel.problem.indices = problem.indices + row * problem.k;
     kernel.problem.rows = 1;
     kernel.join = false;
-    device_traits<D>::launch(kernel, parts, 1);
+    device_traits<D>::launch(kernel, parts, 0);
     kernel.join = true;
     device_traits<D>::launch(kernel, int64_t{1}, 1);
   }
@@ -42456,7 +42491,7 @@ template <class D, class T>
 int64_t count_groups(cpu_kernels, GroupsProblem<T>& problem, Temporary<D>& totals, int64_t parts) {
   problem.totals = static_cast<int64_t*>(totals.get());
   cpu::GroupsKernel<T> const kernel{problem, parts, cpu::GroupsKernel<T>::count};
-  device_traits<D>::launch(kernel, parts, 1);
+  device_traits<D>::launch(kernel, parts, 0);
   std::vector<int64_t> found(static_cast<std::size_t>(parts + 1));
   device_traits<D>::copy_to_host(found.data(), problem.totals, found.size() * sizeof(int64_t));
   int64_t groups = 0;
@@ -42467,7 +42502,7 @@ int64_t count_groups(cpu_kernels, GroupsProblem<T>& problem, Temporary<D>& total
 template <class D, class T>
 void write_groups(cpu_kernels, GroupsProblem<T> const& problem, int64_t parts) {
   cpu::GroupsKernel<T> kernel{problem, parts, cpu::GroupsKernel<T>::write};
-  device_traits<D>::launch(kernel, parts, 1);
+  device_traits<D>::launch(kernel, parts, 0);
   if (!problem.counts) return;
   kernel.stage = cpu::GroupsKernel<T>::lengths;
   device_traits<D>::launch(kernel, problem.groups, cpu::elements_per_part);

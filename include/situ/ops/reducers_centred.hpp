@@ -68,6 +68,7 @@ struct variance : centred_base<variance<T>, double> {
   using base = centred_base<variance<T>, double>;
   using base::merge;
   static constexpr char const* name = "var";
+  static constexpr int times_dearer = 6;  ///< than a sum, of several outputs on the CPU
   using parameter = void;
   using element = std::conditional_t<floating<T>, compute_t<T>, double>;
   using typename base::accumulator;
@@ -136,6 +137,7 @@ struct logsumexp : centred_base<logsumexp<T>, compute_t<T>> {
   using base = centred_base<logsumexp<T>, compute_t<T>>;
   using base::merge;
   static constexpr char const* name = "logsumexp";
+  static constexpr int times_dearer = 12;
   using element = compute_t<T>;
   using typename base::accumulator;
   using result = T;

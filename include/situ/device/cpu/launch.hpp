@@ -164,7 +164,7 @@ SITU_PROCESS_STATE ThreadUse*& first_in_a_row() {
 
 /// Whether this is one of many launches that closely follow each other: then the threads of a team still look out for work, and begin without a delay.
 SITU_NOINLINE inline bool is_in_a_row() {
-  constexpr int64_t close = 200'000;
+  constexpr int64_t close = 1'000'000;
   constexpr int enough = 4;
   ThreadUse& use = thread_use();
   timespec now{};
@@ -179,8 +179,8 @@ SITU_NOINLINE inline bool is_in_a_row() {
 }
 
 /// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches
-/// that closely follow each other `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each core finds in its cache
-/// what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
+/// that closely follow each other a fifth will do, and otherwise `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each
+/// core finds in its cache what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
 /// the cache, of elements.
 SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elements) {
   static int const processors = omp_get_num_procs();
@@ -188,7 +188,7 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elem
   Shares shares{1, team, 1, items};
   if (team == 1 || omp_in_parallel()) return shares;
   int64_t parts = grain > 0 ? (items + grain - 1) / grain : items;
-  if (elements >= elements_of_team / 10 * (8 + team) && is_in_a_row() && team <= processors) {
+  if (elements >= elements_of_team / 10 * (8 + team) && 50 * items >= grain * (8 + team) && is_in_a_row() && team <= processors) {
     int64_t const early = elements / (elements_of_team / 4);
     if (parts < early) parts = early < items ? early : items;
   } else if (items <= 2 * grain) {

@@ -118,6 +118,7 @@ struct ReduceKernel {
   using Ix = typename P::Ix;
   using Total = typename R::total;
   static constexpr int64_t strip_columns = 4096;  ///< accumulators that a unit keeps side by side
+  static constexpr int times_dearer = indexed ? 4 : 1;  ///< than a sum, of several outputs
 
   P bound;
   ReducePlan plan;
@@ -477,7 +478,7 @@ SITU_NOINLINE void launch_reduction(Kernel& kernel, ReducePlaces<Operands> const
   Temporary<D> const parts(parts_per_output > 1 ? static_cast<std::size_t>(outputs * parts_per_output) * sizeof(typename Kernel::Total) : 0);
   kernel.parts = static_cast<typename Kernel::Total*>(parts.get());
   int64_t const elements_per_unit = outputs * count / units + 1;
-  device_traits<D>::launch(kernel, units, grain / elements_per_unit + 1);
+  device_traits<D>::launch(kernel, units, grain / (outputs > 1 ? Kernel::times_dearer : 1) / elements_per_unit + 1);
   if (!kernel.parts) return;
   MergeKernel<Kernel, ReducePlaces<Operands>> const merge{kernel.parts, outputs, parts_per_output, places};
   device_traits<D>::launch(merge, outputs, grain / parts_per_output + 1);

@@ -338,7 +338,7 @@ struct CentredKernel {
   using E = typename R::element;
   using C = typename R::component;
   using Total = typename R::accumulator;
-  static constexpr int operands = P::leaves + 1;
+  static constexpr int operands = P::leaves + 1, times_dearer = R::times_dearer;
   static constexpr int64_t strip_columns = 1024, padded_columns = strip_columns + 64;
   static constexpr int64_t tile = 16384 / static_cast<int64_t>(sizeof(E));  ///< elements whose centre is found at once
   static constexpr int64_t piece = CentredRow<R>::guesses ? 4 * tile : tile;  ///< the same where they lie: more where they are most often read once

@@ -306,7 +306,7 @@ bool launch_network(SortProblem<T> const& problem) {
   kernel.slot_count = cpu::sort_parts(problem.rows * problem.n, kernel.groups());
   Temporary<D> const scratch(static_cast<std::size_t>(kernel.slot_count * Kernel::slot_bytes(problem.n)));
   kernel.scratch = static_cast<char*>(scratch.get());
-  device_traits<D>::launch(kernel, kernel.slot_count, 1);
+  device_traits<D>::launch(kernel, kernel.slot_count, 0);
   return true;
 }
 
@@ -332,7 +332,7 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
   }
   Temporary<D> const scratch(bytes * static_cast<std::size_t>(slot_count));
   cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slot_count, static_cast<int64_t>(bytes)};
-  device_traits<D>::launch(kernel, slot_count, 1);
+  device_traits<D>::launch(kernel, slot_count, 0);
 }
 
 }  // namespace detail

@@ -73,7 +73,7 @@ template <class D, class T>
 int64_t count_groups(cpu_kernels, GroupsProblem<T>& problem, Temporary<D>& totals, int64_t parts) {
   problem.totals = static_cast<int64_t*>(totals.get());
   cpu::GroupsKernel<T> const kernel{problem, parts, cpu::GroupsKernel<T>::count};
-  device_traits<D>::launch(kernel, parts, 1);
+  device_traits<D>::launch(kernel, parts, 0);
   std::vector<int64_t> found(static_cast<std::size_t>(parts + 1));
   device_traits<D>::copy_to_host(found.data(), problem.totals, found.size() * sizeof(int64_t));
   int64_t groups = 0;
@@ -84,7 +84,7 @@ int64_t count_groups(cpu_kernels, GroupsProblem<T>& problem, Temporary<D>& total
 template <class D, class T>
 void write_groups(cpu_kernels, GroupsProblem<T> const& problem, int64_t parts) {
   cpu::GroupsKernel<T> kernel{problem, parts, cpu::GroupsKernel<T>::write};
-  device_traits<D>::launch(kernel, parts, 1);
+  device_traits<D>::launch(kernel, parts, 0);
   if (!problem.counts) return;
   kernel.stage = cpu::GroupsKernel<T>::lengths;
   device_traits<D>::launch(kernel, problem.groups, cpu::elements_per_part);

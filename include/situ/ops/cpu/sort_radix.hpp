@@ -410,7 +410,7 @@ void sort_long_row(SortedRow<T> const& row, int64_t n, int64_t parts, bool desce
   Kernel kernel{row, static_cast<T*>(scratch), {records, row.indices ? records + n : nullptr}, static_cast<typename Kernel::State*>(state), n, parts, descending, Kernel::look, 0};
   auto const run = [&](typename Kernel::Stage stage) {
     kernel.stage = stage;
-    device_traits<D>::launch(kernel, parts, 1);
+    device_traits<D>::launch(kernel, parts, 0);
   };
   run(Kernel::look);
   if (row.source == row.values) run(Kernel::copy);

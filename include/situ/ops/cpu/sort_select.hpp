@@ -1,5 +1,5 @@
 /// The k best of a row on the CPU, in one pass: what beats the k-th best so far is collected, and whenever the room is full, all
-/// but the k best are dropped. Linear in the length of the row, for any order of its elements.
+/// but the k best are dropped. Linear in the length of the row, for any order of its elements. The best of a few are kept sorted instead.
 #pragma once
 
 #include <situ/ops/cpu/sort.hpp>
@@ -20,9 +20,11 @@ struct Candidates {
   K limit = static_cast<K>(~K(0));
 
   static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
+  static constexpr int64_t few = 32;
 
   /// Elements [first, end) of a row.
   void take(T const* row, int64_t first, int64_t end, K flip) {
+    if (k <= few) return take_few(row, first, end, flip);
     K keys[key_block];
     for (int64_t base = first; base < end;) {
       int64_t const block = full ? key_block / 2 : key_block;
@@ -46,7 +48,37 @@ struct Candidates {
     }
   }
 
-  /// Keeps the k best, in the order of their indices.
+  void take_few(T const* row, int64_t first, int64_t end, K flip) {
+    constexpr int block = 128;
+    K keys[block];
+    unsigned char better[block];
+    for (int64_t base = first; base < end; base += block) {
+      int const m = end - base < block ? static_cast<int>(end - base) : block;
+      K const least = dispatch<EncodeKeys<T>>(row + base, &keys[0], int64_t{m}, flip);
+      int i = 0;
+      for (; i < m && !full; ++i) keep(R::make(keys[i], base + i));
+      if (i == m || least >= limit) continue;
+      int found = 0;
+      for (; i < m; ++i) {
+        better[found] = static_cast<unsigned char>(i);
+        found += keys[i] < limit;
+      }
+      for (int f = 0; f < found; ++f) {
+        if (keys[better[f]] < limit) keep(R::make(keys[better[f]], base + better[f]));
+      }
+    }
+  }
+  /// Puts a record that is one of the best behind those that are no worse.
+  void keep(Record const& record) {
+    K const key = static_cast<K>(R::key(record));
+    int64_t at = full ? k - 1 : count++;
+    for (; at > 0 && static_cast<K>(R::key(records[at - 1])) > key; --at) records[at] = records[at - 1];
+    records[at] = record;
+    full = count == k;
+    if (full) limit = static_cast<K>(R::key(records[k - 1]));
+  }
+
+  /// Keeps the k best, in the order of their indices or of their keys.
   void select() {
     if (count <= k) return;
     uint64_t any = 0, all = ~uint64_t{0};
@@ -185,14 +217,14 @@ void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
   Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
   Temporary<D> const counts(static_cast<std::size_t>(in_parts ? parts : 0) * sizeof(int64_t));
   Kernel kernel{problem, static_cast<typename Kernel::Record*>(scratch.get()), static_cast<int64_t*>(counts.get()), capacity, in_parts ? parts : slot_count, in_parts, false};
-  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 1);
+  if (!in_parts) return device_traits<D>::launch(kernel, slot_count, 0);
   for (int64_t row = 0; row < problem.rows; ++row) {  // fewer than there are threads
     kernel.problem.source = problem.source + row * problem.n;
     kernel.problem.values = problem.values + row * problem.k;
     kernel.problem.indices = problem.indices + row * problem.k;
     kernel.problem.rows = 1;
     kernel.join = false;
-    device_traits<D>::launch(kernel, parts, 1);
+    device_traits<D>::launch(kernel, parts, 0);
     kernel.join = true;
     device_traits<D>::launch(kernel, int64_t{1}, 1);
   }
