@@ -2792,26 +2792,36 @@ struct Shares {
   int64_t step, steps;
 };
 
-/// The thread whose launches may follow each other closely: where several threads are at work, each with a team of its own, there is none to spare.
-SITU_PROCESS_STATE ThreadUse*& first_in_a_row() {
-  static constinit ThreadUse* thread = nullptr;
-  return thread;
+/// The thread whose launches follow each other closely, and when the last one was: where several threads are at work, each with a team of its own, there
+/// is none to spare.
+struct BusyThread {
+  ThreadUse* thread = nullptr;
+  int64_t launched = 0;
+};
+SITU_PROCESS_STATE BusyThread& busy_thread() {
+  static constinit BusyThread busy;
+  return busy;
 }
 
 /// Whether this is one of many launches that closely follow each other: then the threads of a team still look out for work, and begin without a delay.
 SITU_NOINLINE inline bool is_in_a_row() {
   constexpr int64_t close = 1'000'000;
   constexpr int enough = 4;
-  ThreadUse& use = thread_use();
+  ThreadUse& mine = thread_use();
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   int64_t const time = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  use.in_a_row = time - use.launched < close ? use.in_a_row + (use.in_a_row < enough) : 0;
-  use.launched = time;
-  if (use.in_a_row < enough) return false;
-  ThreadUse* thread = __atomic_load_n(&first_in_a_row(), __ATOMIC_RELAXED);
-  if (!thread && __atomic_compare_exchange_n(&first_in_a_row(), &thread, &use, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return true;
-  return thread == &use;
+  mine.in_a_row = time - mine.launched < close ? mine.in_a_row + (mine.in_a_row < enough) : 0;
+  mine.launched = time;
+  if (mine.in_a_row < enough) return false;
+  BusyThread& busy = busy_thread();
+  ThreadUse* thread = __atomic_load_n(&busy.thread, __ATOMIC_RELAXED);
+  if (thread != &mine) {
+    if (thread && time - __atomic_load_n(&busy.launched, __ATOMIC_RELAXED) < 10 * close) return false;
+    if (!__atomic_compare_exchange_n(&busy.thread, &thread, &mine, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return false;
+  }
+  __atomic_store_n(&busy.launched, time, __ATOMIC_RELAXED);
+  return true;
 }
 
 /// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches

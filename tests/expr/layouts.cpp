@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -240,6 +243,39 @@ TEST_CASE("threads have as much to do as each other, also where few grains are t
       CHECK(shortest >= items / parts - items / 40 - 1);
     }
   }
+  set_num_threads(before);
+}
+
+/// Its items are elements.
+struct SizedKernel : NotingKernel {
+  int64_t elements(int64_t items) const { return items; }
+};
+TEST_CASE("launches that follow each other closely are shared out sooner, those of few elements are not") {
+  int const before = num_threads();
+  set_num_threads(2);
+  bool const several = num_threads() > 1 && std::thread::hardware_concurrency() > 1;
+  constexpr int64_t grain = 100000;
+  /// How many launches it takes until one of `items` is shared out; -1 where none is.
+  auto const launches_until_shared = [](int64_t items, int most) {
+    std::vector<void const*> who(static_cast<std::size_t>(items));
+    std::vector<int> times(static_cast<std::size_t>(items));
+    for (int k = 1; k <= most; ++k) {
+      device_traits<Cpu>::launch(SizedKernel{{who.data(), times.data()}}, items, grain);
+      if (who.front() != who.back()) {
+        CHECK(std::count(times.begin(), times.end(), k) == items);
+        CHECK(std::abs(std::count(who.begin(), who.end(), who.front()) - items / 2) <= items / 40 + 1);
+        return k;
+      }
+    }
+    return -1;
+  };
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // what was launched before is not close
+  if (several) CHECK(launches_until_shared(70000, 100000) >= 5);
+  CHECK(launches_until_shared(60000, 50) == -1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(launches_until_shared(70000, 4) == -1);
+  set_num_threads(1);
+  CHECK(launches_until_shared(70000, 50) == -1);
   set_num_threads(before);
 }
 
