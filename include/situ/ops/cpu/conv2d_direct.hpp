@@ -48,8 +48,7 @@ template <class T>
 struct DirectConvolution {
   using C = product_t<T>;
   static constexpr int together = 8;               ///< outputs whose weights lie beside each other
-  static constexpr int64_t most_depth = 160;       ///< from where on a product is as fast
-  static constexpr int64_t most_flat_depth = 1152;
+  static constexpr int64_t most_depth = 2304, most_strided_depth = 160;  ///< from where on a product is as fast
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
   int64_t const* offsets;  ///< in it, of the elements of a window
@@ -67,7 +66,7 @@ struct DirectConvolution {
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     if (c.outputs < 4 || c.channels == 0) return false;
-    if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_flat_depth : most_depth) && c.pixels.windows.outputs() >= vector;
+    if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
     return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
   }
   /// Bands of rows, the same for any number of threads.
@@ -360,12 +359,20 @@ struct DirectKernel {
     constexpr int together = DirectConvolution<T>::together;
     Convolution<T> const& c = convolution;
     int64_t const depth = c.depth();
-    for (int64_t o = 0; o < (c.outputs + together - 1) / together * together; ++o) {
-      T const* const from = c.weights + (group * c.outputs + o) * depth;
-      C* const to = weights + o / together * together * depth + o % together;
-      bool const exists = o < c.outputs;
-      for (int64_t t = 0; t < depth; ++t) to[t * together] = exists ? static_cast<C>(from[t]) : C(0);
-      bias[o] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o]) : C(0);
+    for (int64_t o = 0; o < c.outputs; o += together) {
+      T const* from[together];
+      C* const to = weights + o * depth;
+      for (int k = 0; k < together; ++k) {
+        bool const exists = o + k < c.outputs;
+        from[k] = c.weights + (group * c.outputs + (exists ? o + k : 0)) * depth;
+        bias[o + k] = exists && c.bias ? static_cast<C>(c.bias[group * c.outputs + o + k]) : C(0);
+      }
+      for (int64_t t = 0; t < depth; ++t) {
+        for (int k = 0; k < together; ++k) to[t * together + k] = static_cast<C>(from[k][t]);
+      }
+      for (int64_t k = c.outputs - o; k < together; ++k) {
+        for (int64_t t = 0; t < depth; ++t) to[t * together + k] = C(0);
+      }
     }
   }
 };

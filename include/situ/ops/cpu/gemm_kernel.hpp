@@ -71,7 +71,9 @@ SITU_INLINE void spread(V& to, C const* from) {
     return;
   }
 #endif
-  for (int l = 0; l < static_cast<int>(sizeof(V) / sizeof(C)); ++l) to[l] = *from;
+  constexpr int lanes = static_cast<int>(sizeof(V) / sizeof(C));
+  if constexpr (sizeof(V) <= 16) to = pack<C, lanes, Isa>(*from).v;  // of a loop g++ would move each lane by itself
+  else for (int l = 0; l < lanes; ++l) to[l] = *from;
 }
 
 /// sum += a * b, in one rounding where the instruction set has it, whatever -ffp-contract says.
