@@ -2786,7 +2786,7 @@ inline constexpr int64_t elements_of_team = int64_t{1} << 16;
 #if defined(_OPENMP)
 
 /// How items are shared out: to `threads` of a team, in steps of which a thread has many, so that none has much more than another. The team is always the
-/// same: OpenMP's libraries end threads that a smaller one leaves out, and begin them again for the next one.
+/// same: GNU's OpenMP ends threads that a smaller one leaves out, and begins new ones for the next one.
 struct Shares {
   int threads, team;
   int64_t step, steps;
@@ -2841,6 +2841,7 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elem
     return shares;
   }
   shares.threads = parts < team ? static_cast<int>(parts) : team;
+  if (team > processors) shares.team = shares.threads;  // which would wait for each other
   if (grain > 0) shares.step = grain & -grain;
   while (shares.step > 1 && items / shares.step < 32 * shares.threads) shares.step /= 2;
   shares.steps = (items + shares.step - 1) / shares.step;
@@ -29978,6 +29979,7 @@ struct DirectConvolution {
   using C = product_t<T>;
   static constexpr int together = 8;               ///< outputs whose weights lie beside each other
   static constexpr int64_t most_depth = 2304, most_strided_depth = 160;  ///< from where on a product is as fast
+  static constexpr int64_t most_weights = int64_t{1} << 20;              ///< that are packed at once
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
   int64_t const* offsets;  ///< in it, of the elements of a window
@@ -29994,7 +29996,7 @@ struct DirectConvolution {
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    if (c.outputs < 4 || c.channels == 0) return false;
+    if (c.outputs < 4 || c.channels == 0 || c.outputs > most_weights / c.depth()) return false;
     if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
     return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
   }

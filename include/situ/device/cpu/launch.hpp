@@ -150,7 +150,7 @@ inline constexpr int64_t elements_of_team = int64_t{1} << 16;
 #if defined(_OPENMP)
 
 /// How items are shared out: to `threads` of a team, in steps of which a thread has many, so that none has much more than another. The team is always the
-/// same: OpenMP's libraries end threads that a smaller one leaves out, and begin them again for the next one.
+/// same: GNU's OpenMP ends threads that a smaller one leaves out, and begins new ones for the next one.
 struct Shares {
   int threads, team;
   int64_t step, steps;
@@ -205,6 +205,7 @@ SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elem
     return shares;
   }
   shares.threads = parts < team ? static_cast<int>(parts) : team;
+  if (team > processors) shares.team = shares.threads;  // which would wait for each other
   if (grain > 0) shares.step = grain & -grain;
   while (shares.step > 1 && items / shares.step < 32 * shares.threads) shares.step /= 2;
   shares.steps = (items + shares.step - 1) / shares.step;

@@ -49,6 +49,7 @@ struct DirectConvolution {
   using C = product_t<T>;
   static constexpr int together = 8;               ///< outputs whose weights lie beside each other
   static constexpr int64_t most_depth = 2304, most_strided_depth = 160;  ///< from where on a product is as fast
+  static constexpr int64_t most_weights = int64_t{1} << 20;              ///< that are packed at once
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
   int64_t const* offsets;  ///< in it, of the elements of a window
@@ -65,7 +66,7 @@ struct DirectConvolution {
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    if (c.outputs < 4 || c.channels == 0) return false;
+    if (c.outputs < 4 || c.channels == 0 || c.outputs > most_weights / c.depth()) return false;
     if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
     return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
   }
