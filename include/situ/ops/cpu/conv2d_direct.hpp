@@ -66,7 +66,7 @@ struct DirectConvolution {
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    if (c.outputs < 4 || c.channels == 0 || c.outputs > most_weights / c.depth()) return false;
+    if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights) return false;
     if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
     return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
   }
