@@ -189,9 +189,9 @@ SITU_NOINLINE inline bool is_in_a_row() {
 }
 
 /// Of few items, and within a region, one share. `grain` items are worth a thread of their own that has to be woken, and twice as many a team. Of launches
-/// that closely follow each other a fifth will do, and otherwise `elements` decide: kernels of one size, cheap and dear, are shared out alike, so that each
-/// core finds in its cache what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more than a small part of a share: lines of
-/// the cache, of elements.
+/// that closely follow each other a fifth of `grain` will do, and otherwise `elements` decide: kernels of one size, cheap and dear, are shared out alike, so
+/// that each core finds in its cache what it left there. A team of many takes longer to meet. A power of two stays whole that is in `grain` and no more
+/// than a small part of a share: lines of the cache, of elements.
 SITU_NOINLINE inline Shares shares_of(int64_t items, int64_t grain, int64_t elements) {
   static int const processors = omp_get_num_procs();
   int const team = num_threads();
@@ -259,7 +259,7 @@ __attribute__((noinline, cold)) inline void launch_observed(LaunchName const& na
 }
 
 /// Runs kernel(first, last) on [0, items), on one thread when that is not much more than `grain` items, which are worth a thread of their own. With
-/// grain 0 every item is, also one of two.
+/// grain 0 every item is, also one of two. A kernel that has `elements(items)`, how many elements they are, is shared out sooner among threads that are awake.
 template <class Kernel>
 void launch(Kernel const& kernel, int64_t items, int64_t grain) {
   if (is_observed(profiles | ranges)) return launch_observed(launch_name(kernel), &spread<Kernel>, &kernel, items, grain);
