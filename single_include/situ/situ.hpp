@@ -2705,8 +2705,8 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
-/// More than the last cache of any processor holds for each of its cores. A virtual machine with a few of them is told the size of the whole cache, most
-/// of which is full of what others use.
+/// The last cache is counted with at most so much for each core; most processors have 2 to 12 MiB. A virtual machine with a few cores may be told the size
+/// of the whole cache, most of which is full of what others use.
 inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
 
 /// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
@@ -29927,8 +29927,8 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/cpu/conv2d.hpp>
-/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels and for
-/// narrow images sums of shifted rows, for some outputs together or, for one channel by one, alone.
+/// Convolution on the CPU: sums of shifted rows, for some outputs together or, for one channel by one, alone; for very many channels, few outputs
+/// and others a product of the weights with a matrix of pixels that is gathered while it is packed.
 
 
 // ---- <situ/ops/cpu/conv2d_direct.hpp>
@@ -29971,8 +29971,8 @@ struct Convolution {
 template <class T>
 struct DirectKernel;
 
-/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, narrow images,
-/// and windows with a stride along the rows. Of the latter two the copy has the rows once for each column of the kernel, cut to the windows, and in
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows of up to `most_depth`
+/// elements, of fewer where they have strides. Of narrow images, and where there is a stride along the rows, the copy has the rows once for each column of the kernel, cut to the windows, and in
 /// the order of the windows' rows: then the windows of several rows follow each other.
 template <class T>
 struct DirectConvolution {

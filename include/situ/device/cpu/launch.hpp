@@ -69,8 +69,8 @@ inline instruction_set current_instruction_set() noexcept {
   return static_cast<instruction_set>(state - 1);
 }
 
-/// More than the last cache of any processor holds for each of its cores. A virtual machine with a few of them is told the size of the whole cache, most
-/// of which is full of what others use.
+/// The last cache is counted with at most so much for each core; most processors have 2 to 12 MiB. A virtual machine with a few cores may be told the size
+/// of the whole cache, most of which is full of what others use.
 inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
 
 /// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of

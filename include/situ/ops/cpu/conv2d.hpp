@@ -1,5 +1,5 @@
-/// Convolution on the CPU: a product of the weights with a matrix of pixels that is gathered while it is packed; for few channels and for
-/// narrow images sums of shifted rows, for some outputs together or, for one channel by one, alone.
+/// Convolution on the CPU: sums of shifted rows, for some outputs together or, for one channel by one, alone; for very many channels, few outputs
+/// and others a product of the weights with a matrix of pixels that is gathered while it is packed.
 #pragma once
 
 #include <situ/core/device.hpp>

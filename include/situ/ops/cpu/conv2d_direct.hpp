@@ -41,8 +41,8 @@ struct Convolution {
 template <class T>
 struct DirectKernel;
 
-/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For few channels, narrow images,
-/// and windows with a stride along the rows. Of the latter two the copy has the rows once for each column of the kernel, cut to the windows, and in
+/// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows of up to `most_depth`
+/// elements, of fewer where they have strides. Of narrow images, and where there is a stride along the rows, the copy has the rows once for each column of the kernel, cut to the windows, and in
 /// the order of the windows' rows: then the windows of several rows follow each other.
 template <class T>
 struct DirectConvolution {
