@@ -195,6 +195,24 @@ TEST_CASE_TEMPLATE("a long row is sorted by all threads, and the result does not
   set_num_threads(before);
 }
 
+// A fifth of the elements lie so close together that the digits which tell the others apart do not tell these.
+TEST_CASE_TEMPLATE("close elements between distant ones are sorted too", T, double, int64_t, float, int32_t) {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t n : {100, 1500, 150000}) {
+      INFO(n);
+      Tensor<T> x = empty<T>({n});
+      for (int64_t i = 0; i < n; ++i) {
+        int64_t const far = static_cast<int64_t>(hashed(i) >> 2), close = (int64_t{1} << 61) + static_cast<int64_t>(hashed(i) % 1000) * (floating<T> ? 4096 : 1);
+        if constexpr (sizeof(T) == 8) x.data()[i] = static_cast<T>(i % 5 == 0 ? close : far);
+        else x.data()[i] = static_cast<T>(i % 5 == 0 ? 1000 + close % 64 : far >> 31);
+      }
+      check_sort(x);
+      auto const sorted = sort_values(where(x == x, x, x));
+      CHECK(differs<T>(x, 0, false, n, &sorted, nullptr) == "");
+    }
+  });
+}
+
 TEST_CASE_TEMPLATE("every view and axis is sorted on every device", D, Cpu, Pinned, Emulated<0>) {
   auto const each = []<class T>(std::type_identity<T>) {
     for (int kind : {5, 6}) {

@@ -56,6 +56,18 @@ SITU_HOST_DEVICE inline bool is_shared_key(sort_key_t<T> key) {
   else return false;
 }
 
+/// One dense row, and where its sorted elements and their indices go.
+template <class T>
+struct SortedRow {
+  T const* source;
+  T* values;
+  int64_t* indices;
+  SITU_INLINE void put(int64_t place, sort_key_t<T> key, int64_t index) const {
+    if (indices) indices[place] = index;
+    if (values) values[place] = is_shared_key<T>(key) ? source[index] : of_sort_key<T>(key);
+  }
+};
+
 /// What is sorted, as every device's kernels see it: `rows` rows of n elements, each row dense. Element i of row r goes to place
 /// r * n + i of `values`, and its index before sorting to the same place of `indices`; either may be null. `values` may be `source` where
 /// `indices` is null. With `columns` > 1, rows lie side by side instead: element i of row r at (r / columns * n + i) * columns + r % columns.
@@ -67,6 +79,8 @@ struct SortProblem {
   int64_t rows, n;
   int64_t columns;
   bool descending;
+
+  SortedRow<T> row(int64_t r) const { return {source + r * n, values ? values + r * n : nullptr, indices ? indices + r * n : nullptr}; }
 };
 
 /// The k smallest (or largest) of each dense row, sorted; equal ones in the order in which they stand.

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <situ/core/storage.hpp>
-#include <situ/ops/cpu/sort_radix.hpp>
+#include <situ/ops/cpu/sort_buckets.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -224,32 +224,8 @@ struct NetworkKernel {
   }
 };
 
-inline constexpr int64_t insertion_limit = 24;
-
-/// Stable insertion sort of a short row; `values` may be the source.
-template <class T>
-void insertion_sort(SortedRow<T> const& row, int64_t n, sort_key_t<T> flip) {
-  using K = sort_key_t<T>;
-  K keys[insertion_limit];
-  T elements[insertion_limit];
-  int64_t indices[insertion_limit];
-  for (int64_t i = 0; i < n; ++i) {
-    T const x = row.source[i];
-    K const key = static_cast<K>(sort_key(x) ^ flip);
-    int64_t j = i;
-    for (; j > 0 && keys[j - 1] > key; --j) keys[j] = keys[j - 1], elements[j] = elements[j - 1], indices[j] = indices[j - 1];
-    keys[j] = key;
-    elements[j] = x;
-    indices[j] = i;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    if (row.values) row.values[i] = elements[i];
-    if (row.indices) row.indices[i] = indices[i];
-  }
-}
-
 /// Rows of a problem on one thread each: slot k of `slot_count` sorts its share of them in its own scratch memory.
-template <class T>
+template <class T, bool Indexed>
 struct RowsKernel {
   SortProblem<T> problem;
   char* scratch;
@@ -261,15 +237,16 @@ struct RowsKernel {
       int64_t const rows = problem.rows;
       int64_t const begin = rows / slot_count * slot + (slot < rows % slot_count ? slot : rows % slot_count);
       int64_t const end = begin + rows / slot_count + (slot < rows % slot_count ? 1 : 0);
-      for (int64_t r = begin; r < end; ++r) sort(r, scratch + slot * slot_bytes);
+      for (int64_t r = begin; r < end; ++r) sort(problem.row(r), scratch + slot * slot_bytes);
     }
   }
-  void sort(int64_t r, void* memory) const {
-    int64_t const n = problem.n, at = r * n;
-    SortedRow<T> const row{problem.source + at, problem.values ? problem.values + at : nullptr, problem.indices ? problem.indices + at : nullptr};
-    if (n <= insertion_limit) insertion_sort(row, n, problem.descending ? static_cast<sort_key_t<T>>(~sort_key_t<T>(0)) : sort_key_t<T>(0));
-    else if (row.indices) radix_sort_records(row, memory, n, problem.descending);
-    else radix_sort_values(row.source, row.values, static_cast<T*>(memory), n, problem.descending);
+  void sort(SortedRow<T> const& row, char* memory) const {
+    int64_t const n = problem.n;
+    bool const descending = problem.descending;
+    if (n <= insertion_limit) sort_short_row<T, Indexed>(row, n, descending);
+    else if (is_long_row<T, Indexed>(n)) sort_by_buckets(LongRow<T, Indexed>::in(memory, row, n, descending));
+    else if constexpr (Indexed) radix_sort_records(row, memory, n, descending);
+    else radix_sort_values(row.source, row.values, reinterpret_cast<T*>(memory), n, descending);
   }
 };
 
@@ -283,6 +260,22 @@ inline int64_t sort_parts(int64_t elements, int64_t most) {
   if (threads == 1) return 1;
   if (parts > 4 * threads) parts = 4 * threads;
   return parts > most ? most : parts < 1 ? 1 : parts;
+}
+
+/// Sorts rows that no network does.
+template <class D, class T, bool Indexed>
+void sort_rows(SortProblem<T> const& problem) {
+  using Row = LongRow<T, Indexed>;
+  int64_t const n = problem.n, parts = sort_parts(n, n), slot_count = sort_parts(problem.rows * n, problem.rows);
+  bool const shared = parts > slot_count;
+  std::size_t const bytes = n <= insertion_limit ? 0 : shared || is_long_row<T, Indexed>(n) ? Row::scratch_bytes(n) : radix_scratch<T, Indexed>(n);
+  Temporary<D> const scratch(bytes * static_cast<std::size_t>(shared ? 1 : slot_count));
+  char* const memory = static_cast<char*>(scratch.get());
+  if (!shared) return device_traits<D>::launch(RowsKernel<T, Indexed>{problem, memory, slot_count, static_cast<int64_t>(bytes)}, slot_count, 0);
+  Temporary<D> const state(static_cast<std::size_t>(parts) * sizeof(typename LongRowKernel<T, Indexed>::State));
+  for (int64_t r = 0; r < problem.rows; ++r) {
+    sort_long_row<D>(Row::in(memory, problem.row(r), n, problem.descending), parts, state.get());
+  }
 }
 
 }  // namespace SITU_ABI_THREADS
@@ -318,21 +311,8 @@ void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
     if (problem.indices && launch_network<true, D>(problem)) return;
   }
   if (!problem.indices && launch_network<false, D>(problem)) return;
-  int64_t const n = problem.n, parts = cpu::sort_parts(n, n), slot_count = cpu::sort_parts(problem.rows * n, problem.rows);
-  bool const indexed = problem.indices != nullptr;
-  std::size_t const bytes = n <= cpu::insertion_limit ? 0 : (cpu::radix_scratch<T>(n, indexed) + 63) / 64 * 64;
-  if (parts > slot_count) {
-    Temporary<D> const scratch(bytes), state(static_cast<std::size_t>(parts) * sizeof(typename cpu::SortRowKernel<T>::State));
-    for (int64_t r = 0; r < problem.rows; ++r) {
-      int64_t const at = r * n;
-      cpu::SortedRow<T> const row{problem.source + at, problem.values ? problem.values + at : nullptr, indexed ? problem.indices + at : nullptr};
-      cpu::sort_long_row<D>(row, n, parts, problem.descending, scratch.get(), state.get());
-    }
-    return;
-  }
-  Temporary<D> const scratch(bytes * static_cast<std::size_t>(slot_count));
-  cpu::RowsKernel<T> const kernel{problem, static_cast<char*>(scratch.get()), slot_count, static_cast<int64_t>(bytes)};
-  device_traits<D>::launch(kernel, slot_count, 0);
+  if (problem.indices) cpu::sort_rows<D, T, true>(problem);
+  else cpu::sort_rows<D, T, false>(problem);
 }
 
 }  // namespace detail

@@ -1,13 +1,12 @@
-/// Stable radix sort of one row: passes over digits of 8 bits, the least significant first.
+/// Stable radix sort of a row that a cache holds: passes over digits of 8 bits, the least significant first.
 ///
-/// Of the keys, only the bits in which they differ are looked at: small integers take fewer passes. A pass scatters to 256 places at
-/// once, which caches and address translation still follow; wider digits with buffered writes were slower. Values alone are
-/// moved as they are. With indices, records of the key and the index are moved (8 bytes for elements of up to 4 bytes).
-/// Source    Knuth, The Art of Computer Programming 3, 5.2.5; the parts of a row are counted apart, as in Zagha & Blelloch 1991,
-///           doi:10.1145/125826.126164.
+/// Of the keys, only the bits in which they differ are looked at: small integers take fewer passes. Of wide keys, only the upper bits that
+/// tell most of them from each other: how many these are, the gaps between a few keys say; the few keys that stand in a wrong order then
+/// are put in their places one by one, and long runs of equal upper bits are sorted by their lower ones. Values alone are moved as they
+/// are. With indices, records of the key and the index are moved (8 bytes for elements of up to 4 bytes).
+/// Source    Knuth, The Art of Computer Programming 3, 5.2.5.
 #pragma once
 
-#include <situ/core/device.hpp>
 #include <situ/expr/cpu/dispatch.hpp>
 #include <situ/ops/sort_keys.hpp>
 
@@ -138,12 +137,14 @@ struct Records<uint64_t> {
   static int64_t index(record const& r) { return r.index; }
 };
 
+/// Some bits of what a key exceeds `base` by.
 struct Digit {
   int shift;
   unsigned mask;
+  uint64_t base = 0;
   template <class K>
   SITU_INLINE unsigned of(K key) const {
-    return static_cast<unsigned>(key >> shift) & mask;
+    return static_cast<unsigned>(static_cast<K>(key - static_cast<K>(base)) >> shift) & mask;
   }
 };
 
@@ -156,17 +157,28 @@ struct NextPass {
   int64_t* counts;  ///< null: nothing
 };
 
-/// The digits in which keys differ, of at most 8 bits each; at least one.
+/// The digits by which keys are sorted, of at most 8 bits each; at least one.
 struct Digits {
-  int passes, width, lowest;
-  explicit Digits(uint64_t difference) : passes(1), width(0), lowest(0) {
-    if (difference == 0) return;
-    lowest = __builtin_ctzll(difference);
-    int const bits = 64 - __builtin_clzll(difference) - lowest;
-    passes = (bits + 7) / 8;
-    width = (bits + passes - 1) / passes;
+  int passes, width, lowest, top;  ///< from bit `lowest` on, below bit `top`
+  uint64_t base;
+  bool all;  ///< keys that are equal in them are equal
+  /// Of keys that differ, or exceed the base, in no other bits.
+  explicit Digits(uint64_t bits, uint64_t base = 0) : passes(1), width(0), lowest(0), top(0), base(base), all(true) {
+    if (bits == 0) return;
+    lowest = __builtin_ctzll(bits);
+    top = 64 - __builtin_clzll(bits);
+    passes = (top - lowest + 7) / 8;
+    width = (top - lowest + passes - 1) / passes;
   }
-  Digit operator[](int pass) const { return {pass * width + lowest, (1u << width) - 1u}; }
+  Digit operator[](int pass) const { return {pass * width + lowest, (1u << width) - 1u, base}; }
+  /// Leaves out bits below `low`, where that saves so many passes.
+  void cut(int low, int saved) {
+    int const fewer = (top - low + 7) / 8;
+    if (low >= top || fewer + saved > passes) return;
+    passes = fewer, width = 8;
+    lowest = top - fewer * 8;
+    all = false;
+  }
   /// What pass p counts for the next one, in the other of two tables.
   NextPass next(int p, Counts* tables) const {
     if (p + 1 == passes) return {{0, 0}, nullptr};
@@ -176,29 +188,52 @@ struct Digits {
   }
 };
 
-template <class T>
-KeyBits key_bits(T const* from, int64_t n) {
-  return dispatch<FindKeyBits<T>>(from, n);
-}
-
-/// f(element number, digit) for elements [first, end).
-template <class T, class F>
-SITU_INLINE void for_each_digit(T const* from, int64_t first, int64_t end, Digit digit, F const& f) {
-  sort_key_t<T> digits[key_block];
-  for (int64_t base = first; base < end; base += key_block) {
-    int64_t const m = end - base < key_block ? end - base : key_block;
-    dispatch<EncodeDigits<T>>(from + base, &digits[0], m, digit.shift, digit.mask);
-    for (int64_t i = 0; i < m; ++i) f(base + i, static_cast<std::size_t>(digits[i]));
+/// What a sort moves: the elements themselves.
+template <class T, bool Indexed>
+struct SortItems {
+  using key = sort_key_t<T>;
+  using item = T;
+  static constexpr bool has_keys = false;
+  SITU_INLINE static key key_of(item const& x) { return sort_key(x); }
+  /// All digits of n items.
+  static Digits digits(item const* from, int64_t n) { return Digits(dispatch<FindKeyBits<T>>(from, n).difference()); }
+  /// f(item number, digit) for items [first, end).
+  template <class F>
+  SITU_INLINE static void for_each_digit(item const* from, int64_t first, int64_t end, Digit digit, F const& f) {
+    key digits[key_block];
+    for (int64_t base = first; base < end; base += key_block) {
+      int64_t const m = end - base < key_block ? end - base : key_block;
+      dispatch<EncodeDigits<T>>(from + base, &digits[0], m, digit.shift, digit.mask);
+      for (int64_t i = 0; i < m; ++i) f(base + i, static_cast<std::size_t>(digits[i]));
+    }
   }
-}
+};
+/// Or records of their keys and indices.
+template <class T>
+struct SortItems<T, true> {
+  using key = sort_key_t<T>;
+  using item = typename Records<key>::record;
+  static constexpr bool has_keys = true;
+  SITU_INLINE static key key_of(item const& r) { return Records<key>::key(r); }
+  static Digits digits(item const* from, int64_t n) {
+    key least = key_of(from[0]), greatest = least;
+    for (int64_t i = 1; i < n; ++i) {
+      key const k = key_of(from[i]);
+      least = k < least ? k : least;
+      greatest = k > greatest ? k : greatest;
+    }
+    uint64_t const top = greatest == least ? 0 : 63 - static_cast<unsigned>(__builtin_clzll(static_cast<key>(greatest - least)));
+    return Digits(greatest == least ? 0 : (uint64_t{2} << top) - 1, least);
+  }
+  template <class F>
+  SITU_INLINE static void for_each_digit(item const* from, int64_t first, int64_t end, Digit digit, F const& f) {
+    for (int64_t i = first; i < end; ++i) f(i, static_cast<std::size_t>(digit.of(key_of(from[i]))));
+  }
+};
 
-template <class T>
-void count_digits(T const* from, int64_t first, int64_t end, Digit digit, int64_t* counts) {
-  for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) { ++counts[d + 256 * static_cast<std::size_t>(i & 1)]; });
-}
-template <class T>
-void count_digits_of_records(typename Records<sort_key_t<T>>::record const* from, int64_t first, int64_t end, Digit digit, int64_t* counts) {
-  for (int64_t i = first; i < end; ++i) ++counts[digit.of(Records<sort_key_t<T>>::key(from[i])) + 256 * static_cast<std::size_t>(i & 1)];
+template <class I>
+void count_digits(typename I::item const* from, int64_t first, int64_t end, Digit digit, int64_t* counts) {
+  I::for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) { ++counts[d + 256 * static_cast<std::size_t>(i & 1)]; });
 }
 
 /// Counts become the places of the first element of each digit, digits rising or falling.
@@ -212,27 +247,24 @@ inline void places_of(int64_t* counts, bool descending) {
   }
 }
 
-/// One pass: elements [first, end) go to their places.
-template <class T>
-void scatter_values(T const* from, T* to, int64_t first, int64_t end, Digit digit, int64_t* places, NextPass next) {
-  for (int64_t base = first; base < end; base += key_block) {
-    int64_t const last = end - base < key_block ? end : base + key_block;
-    for_each_digit(from, base, last, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
-    if (next.counts) count_digits(from, base, last, next.digit, next.counts);
+/// One pass: n items go to their places.
+template <class I>
+void scatter_items(typename I::item const* from, typename I::item* to, int64_t n, Digit digit, int64_t* places, NextPass next) {
+  if constexpr (I::has_keys) {
+    if (!next.counts) return I::for_each_digit(from, 0, n, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
+    for (int64_t i = 0; i < n; ++i) {
+      auto const item = from[i];
+      ++next.counts[next.digit.of(I::key_of(item))];
+      to[places[digit.of(I::key_of(item))]++] = item;
+    }
+  } else {
+    for (int64_t base = 0; base < n; base += key_block) {
+      int64_t const last = n - base < key_block ? n : base + key_block;
+      I::for_each_digit(from, base, last, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
+      if (next.counts) count_digits<I>(from, base, last, next.digit, next.counts);
+    }
   }
 }
-
-/// Where a sorted element with its index goes.
-template <class T>
-struct SortedRow {
-  T const* source;
-  T* values;
-  int64_t* indices;
-  SITU_INLINE void put(int64_t place, sort_key_t<T> key, int64_t index) const {
-    if (indices) indices[place] = index;
-    if (values) values[place] = is_shared_key<T>(key) ? source[index] : of_sort_key<T>(key);
-  }
-};
 
 /// Elements to records: the first of several passes.
 template <class T>
@@ -244,72 +276,207 @@ void scatter_first(T const* from, typename Records<sort_key_t<T>>::record* to, i
     int64_t const m = end - base < key_block ? end - base : key_block;
     dispatch<EncodeKeys<T>>(from + base, &keys[0], m, K(0));
     for (int64_t i = 0; i < m; ++i) to[places[digit.of(keys[i])]++] = Records<K>::make(keys[i], base + i);
-    if (next.counts) count_digits(from, base, base + m, next.digit, next.counts);
+    if (next.counts) count_digits<SortItems<T, false>>(from, base, base + m, next.digit, next.counts);
   }
 }
-template <class K>
-void scatter_records(typename Records<K>::record const* from, typename Records<K>::record* to, int64_t first, int64_t end, Digit digit, int64_t* places,
-                     NextPass next) {
-  for (int64_t i = first; i < end; ++i) {
-    auto const record = from[i];
-    K const key = Records<K>::key(record);
-    if (next.counts) ++next.counts[next.digit.of(key)];
-    to[places[digit.of(key)]++] = record;
-  }
-}
-/// Records to the result: the last of several passes.
+/// Records to the result, whose places are counted from `place`: the last of several passes.
 template <class T>
-void scatter_last(typename Records<sort_key_t<T>>::record const* from, SortedRow<T> to, int64_t first, int64_t end, Digit digit, int64_t* places) {
+void scatter_last(typename Records<sort_key_t<T>>::record const* from, SortedRow<T> to, int64_t place, int64_t n, Digit digit, int64_t* places) {
   using R = Records<sort_key_t<T>>;
-  for (int64_t i = first; i < end; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     auto const record = from[i];
-    to.put(places[digit.of(R::key(record))]++, R::key(record), R::index(record));
+    to.put(place + places[digit.of(R::key(record))]++, R::key(record), R::index(record));
   }
 }
 /// Elements to the result: the only pass.
 template <class T>
 void scatter_once(T const* from, SortedRow<T> to, int64_t first, int64_t end, Digit digit, int64_t* places) {
-  for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) {
+  SortItems<T, false>::for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) {
     int64_t const place = places[d]++;
     if (to.indices) to.indices[place] = i;
     if (to.values) to.values[place] = from[i];
   });
 }
 
-/// Bytes of scratch memory that a row of n elements takes.
-template <class T>
-constexpr std::size_t radix_scratch(int64_t n, bool with_indices) {
-  return static_cast<std::size_t>(n) * (with_indices ? 2 * sizeof(typename Records<sort_key_t<T>>::record) : sizeof(T));
+/// The digits that n items are sorted by: all, or fewer where that saves more passes than it costs to settle the order afterwards.
+template <class I>
+Digits digits_of(typename I::item const* from, int64_t n, int cost) {
+  using K = typename I::key;
+  constexpr int most = 32;
+  Digits digits = I::digits(from, n);
+  if (digits.passes < 2 + cost || n < 64) return digits;
+  int const count = n < 1024 ? most / 2 : most;
+  K keys[most];
+  int gaps[most], found = 0;  // powers of two, rising
+  for (int k = 0; k < count; ++k) {
+    K const key = I::key_of(from[n / count * k]);
+    int j = k;
+    for (; j > 0 && keys[j - 1] > key; --j) keys[j] = keys[j - 1];
+    keys[j] = key;
+  }
+  for (int k = 1; k < count; ++k) {
+    if (keys[k] == keys[k - 1]) continue;
+    int const gap = 63 - __builtin_clzll(static_cast<K>(keys[k] - keys[k - 1]));
+    int j = found++;
+    for (; j > 0 && gaps[j - 1] > gap; --j) gaps[j] = gaps[j - 1];
+    gaps[j] = gap;
+  }
+  if (found >= count / 2) digits.cut(gaps[found / 4] - (63 - __builtin_clzll(static_cast<uint64_t>(n / count))), cost);
+  return digits;
 }
 
-/// Sorts one row on this thread.
+inline constexpr int64_t insertion_limit = 24;
+/// Bytes of scratch memory that a row of n takes.
+template <class T, bool Indexed>
+constexpr std::size_t radix_scratch(int64_t n) {
+  return (static_cast<std::size_t>(n) * sizeof(typename SortItems<T, Indexed>::item) * (Indexed ? 2 : 1) + 63) / 64 * 64;
+}
+
+inline constexpr int64_t cached_bytes = int64_t{1} << 20;  // of items that passes go over
+
+/// Stable insertion sort of a few items.
+template <class I>
+void insertion_sort_items(typename I::item* items, int64_t n, typename I::key flip) {
+  using K = typename I::key;
+  for (int64_t i = 1; i < n; ++i) {
+    auto const item = items[i];
+    K const key = static_cast<K>(I::key_of(item) ^ flip);
+    int64_t j = i;
+    for (; j > 0 && static_cast<K>(I::key_of(items[j - 1]) ^ flip) > key; --j) items[j] = items[j - 1];
+    items[j] = item;
+  }
+}
+
+template <class I>
+typename I::item* sort_items(typename I::item* items, typename I::item* spare, int64_t n, bool descending);
+
+/// Sorts n items that are sorted by these digits.
+template <class I>
+void settle(typename I::item* items, typename I::item* spare, int64_t n, Digits const& digits, bool descending) {
+  using K = typename I::key;
+  using item = typename I::item;
+  constexpr int64_t most_steps = 16;
+  K const flip = static_cast<K>(descending ? ~K(0) : K(0));
+  auto const key_at = [&](int64_t i) { return static_cast<K>(I::key_of(items[i]) ^ flip); };
+  auto const upper_at = [&](int64_t i) { return static_cast<K>(I::key_of(items[i]) - static_cast<K>(digits.base)) >> digits.lowest; };
+  K before = key_at(0);
+  for (int64_t i = 1; i < n; ++i) {
+    K const key = key_at(i);
+    if (SITU_LIKELY(key >= before)) {
+      before = key;
+      continue;
+    }
+    item const moved = items[i];
+    int64_t j = i;
+    for (; j > 0 && i - j < most_steps && key_at(j - 1) > key; --j) items[j] = items[j - 1];
+    items[j] = moved;
+    if (j == 0 || key_at(j - 1) <= key) continue;
+    auto const upper = upper_at(j);  // a long run
+    int64_t first = j, last = i + 1;
+    while (first > 0 && upper_at(first - 1) == upper) --first;
+    while (last < n && upper_at(last) == upper) ++last;
+    item* const run = sort_items<I>(items + first, spare + first, last - first, descending);
+    if (run != items + first) std::memcpy(static_cast<void*>(items + first), run, static_cast<std::size_t>(last - first) * sizeof(item));
+    i = last - 1;
+    before = key_at(i);
+  }
+}
+
+/// Sorts n items, between where they are and as much spare memory. Returns where they are then.
+template <class I>
+typename I::item* sort_items(typename I::item* items, typename I::item* spare, int64_t n, bool descending) {
+  using K = typename I::key;
+  if (n <= insertion_limit) {
+    insertion_sort_items<I>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
+    return items;
+  }
+  Digits const digits = digits_of<I>(items, n, 1);
+  if (digits.width == 0) return items;
+  if (n < 64 && digits.passes > 2) {
+    insertion_sort_items<I>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
+    return items;
+  }
+  Counts counts[2] = {};
+  if (n * static_cast<int64_t>(sizeof(typename I::item)) > cached_bytes && digits.passes > 1) {  // by the upper digit first
+    Digit const upper = digits[digits.passes - 1];
+    count_digits<I>(items, 0, n, upper, counts[0]);
+    places_of(counts[0], descending);
+    scatter_items<I>(items, spare, n, upper, counts[0], NextPass{{0, 0}, nullptr});
+    int64_t first = 0;
+    for (int k = 0; k < 256; ++k) {
+      int64_t const end = counts[0][descending ? 255 - k : k];  // where the next digit begins
+      auto* const sorted = sort_items<I>(spare + first, items + first, end - first, descending);
+      if (sorted != spare + first) std::memcpy(static_cast<void*>(spare + first), sorted, static_cast<std::size_t>(end - first) * sizeof(typename I::item));
+      first = end;
+    }
+    return spare;
+  }
+  count_digits<I>(items, 0, n, digits[0], counts[0]);
+  for (int p = 0; p < digits.passes; ++p) {
+    places_of(counts[p % 2], descending);
+    scatter_items<I>(items, spare, n, digits[p], counts[p % 2], digits.next(p, counts));
+    auto* const sorted = spare;
+    spare = items, items = sorted;
+  }
+  if (!digits.all) settle<I>(items, spare, n, digits, descending);
+  return items;
+}
+
+/// Sorts one row on this thread. `values` may be the source.
 template <class T>
 void radix_sort_values(T const* source, T* values, T* scratch, int64_t n, bool descending) {
-  Digits const digits(key_bits(source, n).difference());
+  using I = SortItems<T, false>;
+  Digits const digits = digits_of<I>(source, n, 2);
   if (source == values && digits.passes % 2 == 1) {
     std::memcpy(static_cast<void*>(scratch), source, static_cast<std::size_t>(n) * sizeof(T));
     source = scratch;
   }
   Counts counts[2] = {};
-  count_digits(source, 0, n, digits[0], counts[0]);
+  count_digits<I>(source, 0, n, digits[0], counts[0]);
   for (int p = 0; p < digits.passes; ++p) {
     T* const to = (digits.passes - p) % 2 == 1 ? values : scratch;
     places_of(counts[p % 2], descending);
-    scatter_values(source, to, 0, n, digits[p], counts[p % 2], digits.next(p, counts));
+    scatter_items<I>(source, to, n, digits[p], counts[p % 2], digits.next(p, counts));
     source = to;
+  }
+  if (!digits.all) settle<I>(values, scratch, n, digits, descending);
+}
+
+/// Writes n sorted records to the places from `place` on.
+template <class T>
+void put_records(typename Records<sort_key_t<T>>::record const* from, SortedRow<T> const& to, int64_t place, int64_t n) {
+  using R = Records<sort_key_t<T>>;
+  for (int64_t i = 0; i < n; ++i) to.put(place + i, R::key(from[i]), R::index(from[i]));
+}
+
+/// Sorts a row of a few elements.
+template <class T, bool Indexed>
+void sort_short_row(SortedRow<T> const& row, int64_t n, bool descending) {
+  using K = sort_key_t<T>;
+  using I = SortItems<T, Indexed>;
+  K const flip = static_cast<K>(descending ? ~K(0) : K(0));
+  if constexpr (Indexed) {
+    typename I::item records[insertion_limit];
+    for (int64_t i = 0; i < n; ++i) records[i] = Records<K>::make(sort_key(row.source[i]), i);
+    insertion_sort_items<I>(records, n, flip);
+    put_records(records, row, 0, n);
+  } else {
+    if (row.source != row.values) std::memcpy(static_cast<void*>(row.values), row.source, static_cast<std::size_t>(n) * sizeof(T));
+    insertion_sort_items<I>(row.values, n, flip);
   }
 }
 
 template <class T>
 void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool descending) {
-  using K = sort_key_t<T>;
-  using Record = typename Records<K>::record;
+  using I = SortItems<T, true>;
+  using Elements = SortItems<T, false>;
+  using Record = typename I::item;
   Record* buffers[2] = {static_cast<Record*>(scratch), static_cast<Record*>(scratch) + n};
-  Digits const digits(key_bits(row.source, n).difference());
+  Digits const digits = digits_of<Elements>(row.source, n, 2);
   Counts counts[2] = {};
-  count_digits(row.source, 0, n, digits[0], counts[0]);
+  count_digits<Elements>(row.source, 0, n, digits[0], counts[0]);
   for (int p = 0; p < digits.passes; ++p) {
-    bool const last = p + 1 == digits.passes;
+    bool const last = p + 1 == digits.passes && digits.all;
     Record* const before = buffers[(p + 1) % 2];
     int64_t* const places = counts[p % 2];
     places_of(places, descending);
@@ -317,107 +484,12 @@ void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool 
     if (p == 0 && last) scatter_once(row.source, row, 0, n, digits[p], places);
     else if (p == 0) scatter_first(row.source, buffers[0], 0, n, digits[p], places, next);
     else if (last) scatter_last(before, row, 0, n, digits[p], places);
-    else scatter_records<K>(before, buffers[p % 2], 0, n, digits[p], places, next);
+    else scatter_items<I>(before, buffers[p % 2], n, digits[p], places, next);
   }
-}
-
-/// One long row, cut into parts that threads sort together. Each stage is a launch; what a stage needs to know of those before it stands
-/// in device memory.
-template <class T>
-struct SortRowKernel {
-  enum Stage { look, copy, count, scatter };
-  using K = sort_key_t<T>;
-  using Record = typename Records<K>::record;
-  struct State {
-    KeyBits bits;
-    Counts counts;
-  };
-  SortedRow<T> row;
-  T* spare;            ///< n elements, for values alone
-  Record* records[2];  ///< n records each, with indices
-  State* state;        ///< one for each part
-  int64_t n, parts;
-  bool descending;
-  Stage stage;
-  int pass;
-
-  int64_t begin(int64_t part) const { return n / parts * part + (part < n % parts ? part : n % parts); }
-
-  Digits digits() const {
-    KeyBits bits;
-    for (int64_t k = 0; k < parts; ++k) bits.add(state[k].bits);
-    return Digits(bits.difference());
-  }
-  /// Where elements stand before pass p, of values alone.
-  T const* values_before(Digits const& digits, int p) const {
-    if (p == 0) return row.source == row.values && digits.passes % 2 == 1 ? spare : row.source;
-    return (digits.passes - p) % 2 == 0 ? row.values : spare;
-  }
-
-  void operator()(int64_t first, int64_t last) const {
-    if (stage == look) {
-      for (int64_t part = first; part < last; ++part) state[part].bits = key_bits(row.source + begin(part), begin(part + 1) - begin(part));
-      return;
-    }
-    Digits const all = digits();
-    if (pass >= all.passes) return;
-    for (int64_t part = first; part < last; ++part) run(all, part);
-  }
-
-  void run(Digits const& all, int64_t part) const {
-    int64_t const from = begin(part), end = begin(part + 1);
-    Digit const digit = all[pass];
-    bool const final = pass + 1 == all.passes;
-    Record const* const before = records[(pass + 1) % 2];
-    if (stage == copy) {
-      if (all.passes % 2 == 1) std::memcpy(static_cast<void*>(spare + from), row.source + from, static_cast<std::size_t>(end - from) * sizeof(T));
-    } else if (stage == count) {
-      std::memset(state[part].counts, 0, sizeof(Counts));
-      if (!row.indices) count_digits(values_before(all, pass), from, end, digit, state[part].counts);
-      else if (pass == 0) count_digits(row.source, from, end, digit, state[part].counts);
-      else count_digits_of_records<T>(before, from, end, digit, state[part].counts);
-    } else {
-      Counts places = {};
-      for (int64_t k = 0; k < parts; ++k) {
-        for (int d = 0; d < 512; ++d) places[d] += state[k].counts[d];
-      }
-      places_of(places, descending);
-      for (int64_t k = 0; k < part; ++k) {
-        for (int d = 0; d < 256; ++d) places[d] += state[k].counts[d] + state[k].counts[d + 256];
-      }
-      NextPass const next{{0, 0}, nullptr};
-      if (!row.indices) {
-        scatter_values(values_before(all, pass), (all.passes - pass) % 2 == 1 ? row.values : spare, from, end, digit, places, next);
-      } else if (pass == 0 && final) {
-        scatter_once(row.source, row, from, end, digit, places);
-      } else if (pass == 0) {
-        scatter_first(row.source, records[0], from, end, digit, places, next);
-      } else if (final) {
-        scatter_last(before, row, from, end, digit, places);
-      } else {
-        scatter_records<K>(before, records[pass % 2], from, end, digit, places, next);
-      }
-    }
-  }
-};
-
-/// Sorts one row with `parts` parts side by side, on D.
-template <class D, class T>
-void sort_long_row(SortedRow<T> const& row, int64_t n, int64_t parts, bool descending, void* scratch, void* state) {
-  using Kernel = SortRowKernel<T>;
-  using Record = typename Kernel::Record;
-  auto* const records = static_cast<Record*>(scratch);
-  Kernel kernel{row, static_cast<T*>(scratch), {records, row.indices ? records + n : nullptr}, static_cast<typename Kernel::State*>(state), n, parts, descending, Kernel::look, 0};
-  auto const run = [&](typename Kernel::Stage stage) {
-    kernel.stage = stage;
-    device_traits<D>::launch(kernel, parts, 0);
-  };
-  run(Kernel::look);
-  if (row.source == row.values) run(Kernel::copy);
-  for (kernel.pass = 0; kernel.pass < static_cast<int>(sizeof(T)); ++kernel.pass) {
-    run(Kernel::count);
-    run(Kernel::scatter);
-  }
+  if (digits.all) return;
+  Record* const sorted = buffers[(digits.passes + 1) % 2];
+  settle<I>(sorted, buffers[digits.passes % 2], n, digits, descending);
+  put_records(sorted, row, 0, n);
 }
 
 }  // namespace detail::cpu

@@ -115,32 +115,6 @@ struct Candidates {
   }
 };
 
-/// Stable sort of records by all of their key; `spare` has room for as many. Returns where they lie then.
-template <class K>
-typename Records<K>::record* sort_records(typename Records<K>::record* records, typename Records<K>::record* spare, int64_t n) {
-  using R = Records<K>;
-  if (n <= 2 * insertion_limit) {
-    for (int64_t i = 1; i < n; ++i) {
-      auto const record = records[i];
-      int64_t j = i;
-      for (; j > 0 && R::key(records[j - 1]) > R::key(record); --j) records[j] = records[j - 1];
-      records[j] = record;
-    }
-    return records;
-  }
-  KeyBits bits;
-  for (int64_t i = 0; i < n; ++i) bits.add({R::key(records[i]), R::key(records[i])});
-  Digits const digits(bits.difference());
-  for (int p = 0; p < digits.passes; ++p) {
-    Counts places = {};
-    for (int64_t i = 0; i < n; ++i) ++places[digits[p].of(R::key(records[i]))];
-    places_of(places, false);
-    scatter_records<K>(records, spare, 0, n, digits[p], places, NextPass{{0, 0}, nullptr});
-    std::swap(records, spare);
-  }
-  return records;
-}
-
 /// The k best of every row, or of parts of it that are joined by a second launch.
 template <class T>
 struct TopkKernel {
@@ -171,7 +145,7 @@ struct TopkKernel {
           Candidates<T> best{room, problem.k, capacity};
           best.take(problem.source + row * problem.n, 0, problem.n, flip());
           best.select();
-          put(row, sort_records<K>(room, room + capacity, best.count));
+          put(row, sort_items<SortItems<T, true>>(room, room + capacity, best.count, false));
         }
       }
     }
@@ -187,7 +161,7 @@ struct TopkKernel {
       }
       Candidates<T> best{room, problem.k, capacity, count};
       best.select();
-      put(row, sort_records<K>(room, room + best.count, best.count));
+      put(row, sort_items<SortItems<T, true>>(room, room + best.count, best.count, false));
     }
   }
 
