@@ -40846,7 +40846,7 @@ inline int64_t sort_parts(int64_t elements, int64_t most) {
 }
 
 /// Sorts rows that no network does.
-template <class D, class T, bool Indexed>
+template <bool Indexed, class D, class T>
 void sort_rows(SortProblem<T> const& problem) {
   using Row = LongRow<T, Indexed>;
   int64_t const n = problem.n, parts = sort_parts(n, n), slot_count = sort_parts(problem.rows * n, problem.rows);
@@ -40886,16 +40886,14 @@ bool launch_network(SortProblem<T> const& problem) {
   return true;
 }
 
-/// Sorts on D, which has the CPU's kernels; see SortProblem.
-template <class D, class T>
+/// Sorts on D, which has the CPU's kernels; see SortProblem. `Indexed`: that there is a place for indices.
+template <bool Indexed, class D, class T>
 void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
   if (problem.rows == 0 || problem.n == 0) return;
-  if constexpr (sizeof(T) < 8) {
-    if (problem.indices && launch_network<true, D>(problem)) return;
+  if constexpr (!Indexed || sizeof(T) < 8) {
+    if (launch_network<Indexed, D>(problem)) return;
   }
-  if (!problem.indices && launch_network<false, D>(problem)) return;
-  if (problem.indices) cpu::sort_rows<D, T, true>(problem);
-  else cpu::sort_rows<D, T, false>(problem);
+  cpu::sort_rows<Indexed, D>(problem);
 }
 
 }  // namespace detail
@@ -41415,11 +41413,11 @@ void launch_radix_sort(SortProblem<T> const& problem) {
   }
 }
 
-/// Sorts on D, which has CUDA's kernels; see SortProblem. Enqueued on the device's current stream.
-template <class D, class T>
+/// Sorts on D, which has CUDA's kernels; see SortProblem. `Indexed`: that there is a place for indices. Enqueued on the device's current stream.
+template <bool Indexed, class D, class T>
 void launch_sort(cuda_kernels, SortProblem<T> const& problem) {
   if (problem.rows == 0 || problem.n == 0) return;
-  if (problem.n > cuda::shared_row) return problem.indices ? launch_radix_sort<true, D>(problem) : launch_radix_sort<false, D>(problem);
+  if (problem.n > cuda::shared_row) return launch_radix_sort<Indexed, D>(problem);
   int padded = 1;
   while (padded < problem.n) padded *= 2;
   int64_t const rows_per_block = cuda::shared_row / padded, blocks = (problem.rows + rows_per_block - 1) / rows_per_block;
@@ -41520,7 +41518,7 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
   auto const elements = static_cast<std::size_t>(problem.rows * width);
   Temporary<D> const values(elements * sizeof(T)), indices(elements * sizeof(int64_t));
   if (!select) {
-    launch_sort<D>(cuda_kernels{}, SortProblem<T>{problem.source, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get()), problem.rows, problem.n, 1, problem.largest});
+    launch_sort<true, D>(cuda_kernels{}, SortProblem<T>{problem.source, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get()), problem.rows, problem.n, 1, problem.largest});
     for (int64_t row = 0; row < problem.rows; ++row) {
       device_traits<D>::copy(problem.values + row * problem.k, static_cast<T*>(values.get()) + row * width, static_cast<std::size_t>(problem.k) * sizeof(T));
       device_traits<D>::copy(problem.indices + row * problem.k, static_cast<int64_t*>(indices.get()) + row * width, static_cast<std::size_t>(problem.k) * sizeof(int64_t));
@@ -41529,7 +41527,7 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
   }
   cuda::TopkArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
   cuda::launch(device, "topk", cuda::topk_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
-  launch_sort<D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
+  launch_sort<true, D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
   cuda::ComposeArguments<int64_t> const compose{found.indices, problem.indices, count, problem.k};
   cuda::launch(device, "topk", cuda::compose_kernel<int64_t>, dim3(static_cast<unsigned>((count + cuda::block_threads - 1) / cuda::block_threads)), cuda::block_threads, compose);
 }
@@ -41571,7 +41569,7 @@ namespace detail {
 
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
-template <class D, class T>
+template <bool Indexed, class D, class T>
 void launch_sort(cuda_kernels, SortProblem<T> const&) {
   static_assert(compiled_by_nvcc<T>, "situ: sorting_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
@@ -41660,7 +41658,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
     Tensor<T, D> const source = with_axis_last(e, k, who);
     if constexpr (Indices) result.indices = Tensor<int64_t, D>::uninitialized(source.shape(), who);
     if constexpr (Values) result.values = Indices ? Tensor<T, D>::uninitialized(source.shape(), who) : source;
-    launch_sort<D>(kernels{}, SortProblem<T>{source.data(), Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
+    launch_sort<Indices, D>(kernels{}, SortProblem<T>{source.data(), Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
                                              source.size() / n, n, 1, descending});
     if constexpr (Values) result.values = with_axis_back(result.values, k);
     if constexpr (Indices) result.indices = with_axis_back(result.indices, k);
@@ -41676,7 +41674,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
     staged.assign(e);
     source = staged.data();
   }
-  launch_sort<D>(kernels{}, SortProblem<T>{source, Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
+  launch_sort<Indices, D>(kernels{}, SortProblem<T>{source, Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
                                            e.size() / n, n, columns, descending});
   return result;
 }
@@ -42927,7 +42925,7 @@ auto unique(E const& e, char const* who) {
   Tensor<T, D> const values = dense || ordered ? Tensor<T, D>::uninitialized({n}, who) : staged;
   Tensor<int64_t, D> order;
   if constexpr (ordered) order = Tensor<int64_t, D>::uninitialized({n}, who);
-  launch_sort<D>(kernels{}, SortProblem<T>{dense ? dense : staged.data(), const_cast<T*>(values.data()), ordered ? order.data() : nullptr, 1, n, 1, false});
+  launch_sort<ordered, D>(kernels{}, SortProblem<T>{dense ? dense : staged.data(), const_cast<T*>(values.data()), ordered ? order.data() : nullptr, 1, n, 1, false});
 
   GroupsProblem<T> problem{};
   problem.sorted = values.data();

@@ -54,7 +54,7 @@ namespace detail {
 
 #if !defined(__CUDACC__)
 inline namespace SITU_ABI_COMPILER {
-template <class D, class T>
+template <bool Indexed, class D, class T>
 void launch_sort(cuda_kernels, SortProblem<T> const&) {
   static_assert(compiled_by_nvcc<T>, "situ: sorting_on_Cuda_needs_nvcc: this file is not compiled by nvcc; name it .cu, or move the tensor to the host");
 }
@@ -143,7 +143,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
     Tensor<T, D> const source = with_axis_last(e, k, who);
     if constexpr (Indices) result.indices = Tensor<int64_t, D>::uninitialized(source.shape(), who);
     if constexpr (Values) result.values = Indices ? Tensor<T, D>::uninitialized(source.shape(), who) : source;
-    launch_sort<D>(kernels{}, SortProblem<T>{source.data(), Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
+    launch_sort<Indices, D>(kernels{}, SortProblem<T>{source.data(), Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
                                              source.size() / n, n, 1, descending});
     if constexpr (Values) result.values = with_axis_back(result.values, k);
     if constexpr (Indices) result.indices = with_axis_back(result.indices, k);
@@ -159,7 +159,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
     staged.assign(e);
     source = staged.data();
   }
-  launch_sort<D>(kernels{}, SortProblem<T>{source, Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
+  launch_sort<Indices, D>(kernels{}, SortProblem<T>{source, Values ? result.values.data() : nullptr, Indices ? result.indices.data() : nullptr,
                                            e.size() / n, n, columns, descending});
   return result;
 }

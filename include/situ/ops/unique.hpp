@@ -72,7 +72,7 @@ auto unique(E const& e, char const* who) {
   Tensor<T, D> const values = dense || ordered ? Tensor<T, D>::uninitialized({n}, who) : staged;
   Tensor<int64_t, D> order;
   if constexpr (ordered) order = Tensor<int64_t, D>::uninitialized({n}, who);
-  launch_sort<D>(kernels{}, SortProblem<T>{dense ? dense : staged.data(), const_cast<T*>(values.data()), ordered ? order.data() : nullptr, 1, n, 1, false});
+  launch_sort<ordered, D>(kernels{}, SortProblem<T>{dense ? dense : staged.data(), const_cast<T*>(values.data()), ordered ? order.data() : nullptr, 1, n, 1, false});
 
   GroupsProblem<T> problem{};
   problem.sorted = values.data();

@@ -263,7 +263,7 @@ inline int64_t sort_parts(int64_t elements, int64_t most) {
 }
 
 /// Sorts rows that no network does.
-template <class D, class T, bool Indexed>
+template <bool Indexed, class D, class T>
 void sort_rows(SortProblem<T> const& problem) {
   using Row = LongRow<T, Indexed>;
   int64_t const n = problem.n, parts = sort_parts(n, n), slot_count = sort_parts(problem.rows * n, problem.rows);
@@ -303,16 +303,14 @@ bool launch_network(SortProblem<T> const& problem) {
   return true;
 }
 
-/// Sorts on D, which has the CPU's kernels; see SortProblem.
-template <class D, class T>
+/// Sorts on D, which has the CPU's kernels; see SortProblem. `Indexed`: that there is a place for indices.
+template <bool Indexed, class D, class T>
 void launch_sort(cpu_kernels, SortProblem<T> const& problem) {
   if (problem.rows == 0 || problem.n == 0) return;
-  if constexpr (sizeof(T) < 8) {
-    if (problem.indices && launch_network<true, D>(problem)) return;
+  if constexpr (!Indexed || sizeof(T) < 8) {
+    if (launch_network<Indexed, D>(problem)) return;
   }
-  if (!problem.indices && launch_network<false, D>(problem)) return;
-  if (problem.indices) cpu::sort_rows<D, T, true>(problem);
-  else cpu::sort_rows<D, T, false>(problem);
+  cpu::sort_rows<Indexed, D>(problem);
 }
 
 }  // namespace detail

@@ -303,11 +303,11 @@ void launch_radix_sort(SortProblem<T> const& problem) {
   }
 }
 
-/// Sorts on D, which has CUDA's kernels; see SortProblem. Enqueued on the device's current stream.
-template <class D, class T>
+/// Sorts on D, which has CUDA's kernels; see SortProblem. `Indexed`: that there is a place for indices. Enqueued on the device's current stream.
+template <bool Indexed, class D, class T>
 void launch_sort(cuda_kernels, SortProblem<T> const& problem) {
   if (problem.rows == 0 || problem.n == 0) return;
-  if (problem.n > cuda::shared_row) return problem.indices ? launch_radix_sort<true, D>(problem) : launch_radix_sort<false, D>(problem);
+  if (problem.n > cuda::shared_row) return launch_radix_sort<Indexed, D>(problem);
   int padded = 1;
   while (padded < problem.n) padded *= 2;
   int64_t const rows_per_block = cuda::shared_row / padded, blocks = (problem.rows + rows_per_block - 1) / rows_per_block;

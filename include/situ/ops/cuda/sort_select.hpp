@@ -90,7 +90,7 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
   auto const elements = static_cast<std::size_t>(problem.rows * width);
   Temporary<D> const values(elements * sizeof(T)), indices(elements * sizeof(int64_t));
   if (!select) {
-    launch_sort<D>(cuda_kernels{}, SortProblem<T>{problem.source, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get()), problem.rows, problem.n, 1, problem.largest});
+    launch_sort<true, D>(cuda_kernels{}, SortProblem<T>{problem.source, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get()), problem.rows, problem.n, 1, problem.largest});
     for (int64_t row = 0; row < problem.rows; ++row) {
       device_traits<D>::copy(problem.values + row * problem.k, static_cast<T*>(values.get()) + row * width, static_cast<std::size_t>(problem.k) * sizeof(T));
       device_traits<D>::copy(problem.indices + row * problem.k, static_cast<int64_t*>(indices.get()) + row * width, static_cast<std::size_t>(problem.k) * sizeof(int64_t));
@@ -99,7 +99,7 @@ void launch_topk(cuda_kernels, TopkProblem<T> const& problem) {
   }
   cuda::TopkArguments<T> const found{problem, static_cast<T*>(values.get()), static_cast<int64_t*>(indices.get())};
   cuda::launch(device, "topk", cuda::topk_kernel<T>, dim3(static_cast<unsigned>(problem.rows)), cuda::block_threads, found);
-  launch_sort<D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
+  launch_sort<true, D>(cuda_kernels{}, SortProblem<T>{found.values, problem.values, problem.indices, problem.rows, problem.k, 1, problem.largest});
   cuda::ComposeArguments<int64_t> const compose{found.indices, problem.indices, count, problem.k};
   cuda::launch(device, "topk", cuda::compose_kernel<int64_t>, dim3(static_cast<unsigned>((count + cuda::block_threads - 1) / cuda::block_threads)), cuda::block_threads, compose);
 }
