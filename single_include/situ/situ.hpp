@@ -40009,6 +40009,11 @@ struct FindKeyBits {
   }
 };
 
+template <class T>
+KeyBits key_bits(T const* from, int64_t n) {
+  return dispatch<FindKeyBits<T>>(from, n);
+}
+
 inline constexpr int64_t key_block = 1024;  // elements whose keys are made at once
 
 /// A key and the index that it came from, in one word where both fit 32 bits.
@@ -40091,7 +40096,7 @@ struct SortItems {
   static constexpr bool has_keys = false;
   SITU_INLINE static key key_of(item const& x) { return sort_key(x); }
   /// All digits of n items.
-  static Digits digits(item const* from, int64_t n) { return Digits(dispatch<FindKeyBits<T>>(from, n).difference()); }
+  static Digits digits(item const* from, int64_t n) { return Digits(key_bits(from, n).difference()); }
   /// f(item number, digit) for items [first, end).
   template <class F>
   SITU_INLINE static void for_each_digit(item const* from, int64_t first, int64_t end, Digit digit, F const& f) {
@@ -40508,7 +40513,7 @@ struct BucketBounds {
 /// Sorts a long row on this thread.
 template <class T, bool Indexed>
 void sort_by_buckets(LongRow<T, Indexed> const& row) {
-  row.make_table(dispatch<FindKeyBits<T>>(row.row.source, row.n).difference());
+  row.make_table(key_bits(row.row.source, row.n).difference());
   Counts counts = {};
   row.count(0, row.n, counts);
   BucketBounds bounds;
@@ -40552,7 +40557,7 @@ struct LongRowKernel {
   void run(int64_t part, int64_t from, int64_t end) const {
     State& own = state[part];
     if (stage == look) {
-      own.bits = dispatch<FindKeyBits<T>>(row.row.source + from, end - from);
+      own.bits = key_bits(row.row.source + from, end - from);
     } else if (stage == count) {
       std::memset(own.counts, 0, sizeof(Counts));
       row.count(from, end, own.counts);

@@ -127,7 +127,7 @@ struct BucketBounds {
 /// Sorts a long row on this thread.
 template <class T, bool Indexed>
 void sort_by_buckets(LongRow<T, Indexed> const& row) {
-  row.make_table(dispatch<FindKeyBits<T>>(row.row.source, row.n).difference());
+  row.make_table(key_bits(row.row.source, row.n).difference());
   Counts counts = {};
   row.count(0, row.n, counts);
   BucketBounds bounds;
@@ -171,7 +171,7 @@ struct LongRowKernel {
   void run(int64_t part, int64_t from, int64_t end) const {
     State& own = state[part];
     if (stage == look) {
-      own.bits = dispatch<FindKeyBits<T>>(row.row.source + from, end - from);
+      own.bits = key_bits(row.row.source + from, end - from);
     } else if (stage == count) {
       std::memset(own.counts, 0, sizeof(Counts));
       row.count(from, end, own.counts);

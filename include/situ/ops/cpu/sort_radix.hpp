@@ -114,6 +114,11 @@ struct FindKeyBits {
   }
 };
 
+template <class T>
+KeyBits key_bits(T const* from, int64_t n) {
+  return dispatch<FindKeyBits<T>>(from, n);
+}
+
 inline constexpr int64_t key_block = 1024;  // elements whose keys are made at once
 
 /// A key and the index that it came from, in one word where both fit 32 bits.
@@ -196,7 +201,7 @@ struct SortItems {
   static constexpr bool has_keys = false;
   SITU_INLINE static key key_of(item const& x) { return sort_key(x); }
   /// All digits of n items.
-  static Digits digits(item const* from, int64_t n) { return Digits(dispatch<FindKeyBits<T>>(from, n).difference()); }
+  static Digits digits(item const* from, int64_t n) { return Digits(key_bits(from, n).difference()); }
   /// f(item number, digit) for items [first, end).
   template <class F>
   SITU_INLINE static void for_each_digit(item const* from, int64_t first, int64_t end, Digit digit, F const& f) {
