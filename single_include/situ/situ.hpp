@@ -1187,11 +1187,14 @@ inline int64_t count_of(Shape const& shape, char const* who, int64_t element_siz
   return count;
 }
 
+/// A product of extents of a checked shape, by one more of them. It may wrap where another extent is 0.
+constexpr int64_t extended(int64_t count, int64_t extent) { return static_cast<int64_t>(static_cast<uint64_t>(count) * static_cast<uint64_t>(extent)); }
+
 /// The product of the extents of a shape that has been checked.
 constexpr int64_t product(Shape const& shape) {
-  uint64_t count = 1;  // may wrap where an extent is 0
-  for (int64_t extent : shape) count *= static_cast<uint64_t>(extent);
-  return static_cast<int64_t>(count);
+  int64_t count = 1;
+  for (int64_t extent : shape) count = extended(count, extent);
+  return count;
 }
 
 /// An axis counted from the front. Throws AxisError when `shape` has no such axis.
@@ -18268,6 +18271,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// All elements in row-major order.
   std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    detail::count_of(shape(), "to_vector", sizeof(T));  // of a broadcast view, which may be larger than memory
     if constexpr (std::is_same_v<T, bool>) {
       Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
       std::vector<T> result(static_cast<std::size_t>(size()));
@@ -18709,7 +18713,8 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && std::is_integral_v<S>) {  // exact, also beyond 2^53
     uint64_t const distance = step > 0 ? static_cast<uint64_t>(stop) - static_cast<uint64_t>(start) : static_cast<uint64_t>(start) - static_cast<uint64_t>(stop);
     uint64_t const width = step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
-    count = static_cast<int64_t>(distance / width + (distance % width != 0));
+    uint64_t const steps_taken = distance / width + (distance % width != 0);
+    count = steps_taken < INT64_MAX ? static_cast<int64_t>(steps_taken) : INT64_MAX;
   }
   detail::arange_at<T> at{};
   at.start = detail::convert_scalar<decltype(at.start)>(start);
@@ -18905,12 +18910,14 @@ inline constexpr int number_room = 352;  // for any double, written out
   return to;
 }
 
-/// The elements of one contiguous row-major tensor in host memory, all in the same notation and width.
+/// The elements of one tensor in host memory, all in the same notation and width. Without strides it is contiguous.
 class PrintedElements {
  public:
-  [[gnu::cold]] PrintedElements(dtype type, void const* data, int rank, int64_t const* sizes)
-      : type_(type), data_(data), rank_(rank), sizes_(sizes) {
-    for (int dim = 0; dim < rank; ++dim) count_ *= sizes[dim];
+  [[gnu::cold]] PrintedElements(dtype type, void const* data, int rank, int64_t const* sizes, int64_t const* strides)
+      : type_(type), data_(data), rank_(rank), sizes_(sizes), strides_(strides) {
+    uint64_t count = 1;  // may wrap where an extent is 0
+    for (int dim = 0; dim < rank; ++dim) count *= static_cast<uint64_t>(sizes[dim]);
+    count_ = static_cast<int64_t>(count);
     summarised_ = count_ > print_options::threshold;
     if (count_ == 0) return;
     if (is_real()) {
@@ -18950,6 +18957,7 @@ class PrintedElements {
 
   /// The number of elements in one step along `dim`.
   [[gnu::cold]] int64_t stride(int dim) const {
+    if (strides_) return strides_[dim];
     int64_t product = 1;
     while (++dim < rank_) product *= sizes_[dim];
     return product;
@@ -19049,7 +19057,8 @@ class PrintedElements {
   void const* data_;
   int rank_;
   int64_t const* sizes_;
-  int64_t count_ = 1;
+  int64_t const* strides_;
+  int64_t count_;
   bool summarised_ = false;
   bool whole_ = true;  // floats that are all integers: "3."
   bool scientific_ = false;
@@ -19071,12 +19080,12 @@ class PrintedElements {
   put(out, suffix);
 }
 
-[[gnu::cold]] inline std::string format_tensor(dtype type, void const* data, int rank, int64_t const* sizes,
+[[gnu::cold]] inline std::string format_tensor(dtype type, void const* data, int rank, int64_t const* sizes, int64_t const* strides,
                                                std::string const& device, std::vector<std::string> const& suffixes) {
   std::string out, suffix;
   put(out, "tensor(");
   int const indent = static_cast<int>(out.size());
-  PrintedElements const elements(type, data, rank, sizes);
+  PrintedElements const elements(type, data, rank, sizes, strides);
   elements.write(out, indent);
 
   std::size_t const last_break = out.rfind('\n');
@@ -19113,29 +19122,46 @@ class PrintedElements {
 
 /// A tensor as PyTorch prints it, line by line, but that a dtype is written without `torch.`: `dtype=float64`.
 ///
-/// `data` is contiguous, row-major and in host memory; only what is printed is read. `device` is empty for the host,
-/// else `cuda:0`; `suffixes` are further texts such as `requires_grad=True`, in the order given.
+/// `data` is in host memory, contiguous and row-major unless `strides` are given; only what is printed is read. `device` is
+/// empty for the host, else `cuda:0`; `suffixes` are further texts such as `requires_grad=True`, in the order given.
 ///
 ///     [1.5, 2]     →  tensor([1.5000, 2.0000])
 ///     shape (0, 3) →  tensor([], size=(0, 3))
 template <element T>
 std::string format_tensor(T const* data, int rank, int64_t const* sizes, std::string const& device,
-                          std::vector<std::string> const& suffixes = {}) {
-  return format_tensor(dtype_of<T>, data, rank, sizes, device, suffixes);
+                          std::vector<std::string> const& suffixes = {}, int64_t const* strides = nullptr) {
+  return format_tensor(dtype_of<T>, data, rank, sizes, strides, device, suffixes);
 }
 
 }  // namespace detail
 }  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
+namespace detail {
+
+/// A tensor as text. On the host its elements are read where they lie; from a device what is repeated along an axis of stride 0 comes once.
+template <class T, class D>
+[[gnu::cold]] std::string printed(Tensor<T, D> const& x, std::vector<std::string> const& suffixes = {}) {
+  Layout distinct = x.layout();
+  for (int k = 0; k < distinct.rank(); ++k) {
+    if (distinct.strides[k] == 0 && distinct.shape[k] > 1) distinct.shape[k] = 1;
+  }
+  Tensor<T, Cpu> const host = Tensor<T, D>::from_handle(make_view(x.handle(), Viewed{distinct, 0}, sizeof(T))).cpu();
+  Shape strides = host.strides();
+  for (int k = 0; k < strides.rank(); ++k) {
+    if (distinct.shape[k] != x.shape()[k]) strides[k] = 0;
+  }
+  std::string const name = device_traits<D>::name();
+  return format_tensor(host.data(), host.rank(), x.shape().data(), name == "cpu" ? std::string() : name, suffixes, strides.data());
+}
+
+}  // namespace detail
 
 /// The text that `<<` writes; waits for the device.
 template <class E>
   requires expression<E>
 std::string to_string(E const& e) {
-  auto const host = detail::evaluated(e).cpu().contiguous();
-  std::string const name = device_traits<device_of<E>>::name();
-  return detail::format_tensor(host.data(), host.rank(), host.shape().data(), name == "cpu" ? std::string() : name);
+  return detail::printed(detail::evaluated(e));
 }
 
 /// Writes a tensor, or the value of an expression, to a stream.
@@ -24389,7 +24415,7 @@ struct ProductPlan {
 
   int64_t batches() const {
     int64_t count = 1;
-    for (int axis = 0; axis < rank; ++axis) count *= sizes[axis];
+    for (int axis = 0; axis < rank; ++axis) count = extended(count, sizes[axis]);
     return count;
   }
 };
@@ -24427,15 +24453,15 @@ SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, 
   if (b.rank() > 1) plan.shape.push_back(plan.n);
   if (rank == 0) return plan;
 
-  int64_t step = plan.m * plan.n;
-  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step *= plan.sizes[axis];
+  int64_t step = extended(plan.m, plan.n);
+  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step = extended(step, plan.sizes[axis]);
   // Batches that multiply the same B are rows of one larger product, where A's rows follow each other.
   while (plan.rank > 0) {
     int const axis = plan.rank - 1;
     if (plan.sizes[axis] != 1) {
       if (plan.b[axis] != 0 || (plan.m != 1 && plan.a[axis] != plan.m * plan.a_i)) break;
       if (plan.m == 1) plan.a_i = plan.a[axis];
-      plan.m *= plan.sizes[axis];
+      plan.m = extended(plan.m, plan.sizes[axis]);
     }
     --plan.rank;
   }
@@ -24444,7 +24470,7 @@ SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, 
     int const outer = axis - 1;
     int64_t const size = plan.sizes[axis];
     if (plan.a[outer] != plan.a[axis] * size || plan.b[outer] != plan.b[axis] * size) continue;
-    plan.sizes[outer] *= size;
+    plan.sizes[outer] = extended(plan.sizes[outer], size);
     plan.a[outer] = plan.a[axis], plan.b[outer] = plan.b[axis], plan.c[outer] = plan.c[axis];
     --plan.rank;
     for (int k = axis; k < plan.rank; ++k) plan.sizes[k] = plan.sizes[k + 1], plan.a[k] = plan.a[k + 1], plan.b[k] = plan.b[k + 1], plan.c[k] = plan.c[k + 1];
@@ -25066,11 +25092,12 @@ struct ReductionPlaces {
     int64_t step = 1;
     for (int k = kept - 1; k >= 0; --k) {
       strides[k] = step;
-      step *= shape[order[k]];
+      step = extended(step, shape[order[k]]);
     }
     for (int k = 0; k < all; ++k) {
       sizes[k] = shape[order[k]];
-      (k < kept ? outputs : count) *= sizes[k];
+      int64_t& all_of_kind = k < kept ? outputs : count;
+      all_of_kind = extended(all_of_kind, sizes[k]);
       if (k >= kept) strides[k] = 0;
     }
     for (int o = 1; o < operands; ++o) {
@@ -25157,7 +25184,7 @@ struct ReduceSpace {
   int64_t run() const { return kept < rank ? sizes[rank - 1] : 1; }
   int64_t runs_per_row(ReducePlan const& plan) const {
     int64_t const length = run();
-    return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
+    return length > 0 ? (length - 1) / plan.run_per_unit + 1 : 1;
   }
 
   /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
@@ -27959,14 +27986,14 @@ inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who
 /// The shape that is left of `source` when the axes whose bit is set in `reduced` are.
 SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, bool keep, char const* who, bool empty_is_defined) {
   Shape shape;
-  int64_t count = 1;
+  bool nothing = false;
   for (int k = 0; k < source.rank(); ++k) {
     bool const gone = reduced >> k & 1u;
-    if (gone) count *= source[k];
+    nothing = nothing || (gone && source[k] == 0);
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  if (count == 0 && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
+  if (nothing && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
     fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
   return shape;
@@ -28344,7 +28371,7 @@ inline namespace SITU_ABI_BLAS {
 /// Gives whether bias and activation have been applied, as they always have here.
 template <class D, class Activation, class T>
 bool launch_product(cpu_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
-  if (plan.batches() * plan.m * plan.n == 0) return true;
+  if (product(plan.shape) == 0) return true;
   cpu::Product<T> p{plan.m, plan.n, plan.k, a, plan.a_i, plan.a_k, b, plan.b_k, plan.b_j, c, plan.n, 1};
   p.bias = bias, p.bias_j = 1;
   if constexpr (!std::is_same_v<Activation, identity>) p.finish = &finish_tile<T, Activation>;
@@ -39872,7 +39899,8 @@ void searchsorted(A const&, E const&, right_t) = delete;
 /// Shape     as x; topk: with k in place of the sorted axis. Negative axes count from the end. A scalar is sorted along no axis.
 /// Dtype     values as x, indices int64.
 /// Device    runs where x lives; enqueued, not waited for. The same result for any number of threads.
-/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent; OutOfMemory.
+/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent, or for an axis of 2³² elements or more where
+///           indices are kept of elements of less than 8 bytes, or x lives on a GPU; OutOfMemory.
 /// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort, one pass for 8 bits in which elements
 ///           differ, with as much scratch memory as x (values) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
 ///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy
@@ -41620,7 +41648,7 @@ struct MovedAxis {
 /// How many elements lie side by side within one index of `axis`.
 inline int64_t columns_of(Shape const& shape, int axis) {
   int64_t columns = 1;
-  for (int k = axis + 1; k < shape.rank(); ++k) columns *= shape[k];
+  for (int k = axis + 1; k < shape.rank(); ++k) columns = extended(columns, shape[k]);
   return columns;
 }
 
@@ -41656,7 +41684,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
   Shape const& shape = e.shape();
   int const rank = shape.rank(), k = line_axis(axis, shape, who);
   int64_t const n = rank == 0 ? 1 : shape[k], columns = rank == 0 ? 1 : columns_of(shape, k);
-  check_row_length<T>(kernels{}, n, Indices, who);
+  if (e.size() > 0) check_row_length<T>(kernels{}, n, Indices, who);
   Sorted<T, D> result;
   bool const moves = columns > 1 && n > 1 && e.size() > 0 && !sorts_columns<T>(kernels{}, n, Indices);
   if (moves) {
@@ -53043,9 +53071,7 @@ std::string to_string(E const& e) {
   std::vector<std::string> suffixes;
   if (v.grad_fn()) suffixes.push_back(std::string("grad_fn=<") + v.grad_fn() + ">");
   else if (v.requires_grad()) suffixes.push_back("requires_grad=True");
-  auto const host = v.value().cpu().contiguous();
-  std::string const name = device_traits<device_of<decltype(v)>>::name();
-  return detail::format_tensor(host.data(), host.rank(), host.shape().data(), name == "cpu" ? std::string() : name, suffixes);
+  return detail::printed(v.value(), suffixes);
 }
 
 /// Writes a Variable, or the value of a formula with one in it, to a stream.

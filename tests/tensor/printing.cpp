@@ -71,3 +71,15 @@ TEST_CASE("what is printed is filled up to the width of the stream, as a string 
   CHECK(printed(a, std::setw(10)) == "tensor([[1., 2.],\n        [3., 4.]])|5");
   CHECK(printed(full({}, 10.0f), std::setw(12)) == " tensor(10.)|5");
 }
+
+TEST_CASE_TEMPLATE("a view that is larger than memory prints its ends, and copies no more than there is", D, SITU_TEST_DEVICES) {
+  auto const x = full({1}, 2, D{}).expand({int64_t{1} << 61});
+  CHECK(to_string(x) == "tensor([2., 2., 2.,  ..., 2., 2., 2.]" + suffix<D>() + ")");
+  auto const rows = arange<int64_t>(2, D{}).view({2, 1}).expand({2, int64_t{1} << 59}).flip(0);
+  CHECK(to_string(rows) == "tensor([[1, 1, 1,  ..., 1, 1, 1],\n        [0, 0, 0,  ..., 0, 0, 0]]" + suffix<D>() + ")");
+}
+
+TEST_CASE("what has no elements prints, however long its other axes are") {
+  constexpr int64_t n = int64_t{1} << 62;
+  CHECK(to_string(empty({n, n, 0})) == "tensor([], size=(4611686018427387904, 4611686018427387904, 0))");
+}

@@ -15,9 +15,7 @@ std::string to_string(E const& e) {
   std::vector<std::string> suffixes;
   if (v.grad_fn()) suffixes.push_back(std::string("grad_fn=<") + v.grad_fn() + ">");
   else if (v.requires_grad()) suffixes.push_back("requires_grad=True");
-  auto const host = v.value().cpu().contiguous();
-  std::string const name = device_traits<device_of<decltype(v)>>::name();
-  return detail::format_tensor(host.data(), host.rank(), host.shape().data(), name == "cpu" ? std::string() : name, suffixes);
+  return detail::printed(v.value(), suffixes);
 }
 
 /// Writes a Variable, or the value of a formula with one in it, to a stream.

@@ -153,11 +153,14 @@ inline int64_t count_of(Shape const& shape, char const* who, int64_t element_siz
   return count;
 }
 
+/// A product of extents of a checked shape, by one more of them. It may wrap where another extent is 0.
+constexpr int64_t extended(int64_t count, int64_t extent) { return static_cast<int64_t>(static_cast<uint64_t>(count) * static_cast<uint64_t>(extent)); }
+
 /// The product of the extents of a shape that has been checked.
 constexpr int64_t product(Shape const& shape) {
-  uint64_t count = 1;  // may wrap where an extent is 0
-  for (int64_t extent : shape) count *= static_cast<uint64_t>(extent);
-  return static_cast<int64_t>(count);
+  int64_t count = 1;
+  for (int64_t extent : shape) count = extended(count, extent);
+  return count;
 }
 
 /// An axis counted from the front. Throws AxisError when `shape` has no such axis.

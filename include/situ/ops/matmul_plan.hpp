@@ -16,7 +16,7 @@ struct ProductPlan {
 
   int64_t batches() const {
     int64_t count = 1;
-    for (int axis = 0; axis < rank; ++axis) count *= sizes[axis];
+    for (int axis = 0; axis < rank; ++axis) count = extended(count, sizes[axis]);
     return count;
   }
 };
@@ -54,15 +54,15 @@ SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, 
   if (b.rank() > 1) plan.shape.push_back(plan.n);
   if (rank == 0) return plan;
 
-  int64_t step = plan.m * plan.n;
-  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step *= plan.sizes[axis];
+  int64_t step = extended(plan.m, plan.n);
+  for (int axis = rank - 1; axis >= 0; --axis) plan.c[axis] = step, step = extended(step, plan.sizes[axis]);
   // Batches that multiply the same B are rows of one larger product, where A's rows follow each other.
   while (plan.rank > 0) {
     int const axis = plan.rank - 1;
     if (plan.sizes[axis] != 1) {
       if (plan.b[axis] != 0 || (plan.m != 1 && plan.a[axis] != plan.m * plan.a_i)) break;
       if (plan.m == 1) plan.a_i = plan.a[axis];
-      plan.m *= plan.sizes[axis];
+      plan.m = extended(plan.m, plan.sizes[axis]);
     }
     --plan.rank;
   }
@@ -71,7 +71,7 @@ SITU_NOINLINE inline ProductPlan plan_product(Layout const& a, Layout const& b, 
     int const outer = axis - 1;
     int64_t const size = plan.sizes[axis];
     if (plan.a[outer] != plan.a[axis] * size || plan.b[outer] != plan.b[axis] * size) continue;
-    plan.sizes[outer] *= size;
+    plan.sizes[outer] = extended(plan.sizes[outer], size);
     plan.a[outer] = plan.a[axis], plan.b[outer] = plan.b[axis], plan.c[outer] = plan.c[axis];
     --plan.rank;
     for (int k = axis; k < plan.rank; ++k) plan.sizes[k] = plan.sizes[k + 1], plan.a[k] = plan.a[k + 1], plan.b[k] = plan.b[k + 1], plan.c[k] = plan.c[k + 1];

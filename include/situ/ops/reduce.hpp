@@ -53,14 +53,14 @@ inline unsigned axis_bits(Shape const& axes, Shape const& shape, char const* who
 /// The shape that is left of `source` when the axes whose bit is set in `reduced` are.
 SITU_NOINLINE inline Shape reduced_shape(Shape const& source, unsigned reduced, bool keep, char const* who, bool empty_is_defined) {
   Shape shape;
-  int64_t count = 1;
+  bool nothing = false;
   for (int k = 0; k < source.rank(); ++k) {
     bool const gone = reduced >> k & 1u;
-    if (gone) count *= source[k];
+    nothing = nothing || (gone && source[k] == 0);
     if (!gone) shape.push_back(source[k]);
     else if (keep) shape.push_back(1);
   }
-  if (count == 0 && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
+  if (nothing && !empty_is_defined) {  // nor where there is no result to hold it, as in NumPy and PyTorch
     fail<ShapeError>(who, ": shape ", source, " has no elements along the reduced axes: the extremum of nothing is not defined");
   }
   return shape;

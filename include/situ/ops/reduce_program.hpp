@@ -68,11 +68,12 @@ struct ReductionPlaces {
     int64_t step = 1;
     for (int k = kept - 1; k >= 0; --k) {
       strides[k] = step;
-      step *= shape[order[k]];
+      step = extended(step, shape[order[k]]);
     }
     for (int k = 0; k < all; ++k) {
       sizes[k] = shape[order[k]];
-      (k < kept ? outputs : count) *= sizes[k];
+      int64_t& all_of_kind = k < kept ? outputs : count;
+      all_of_kind = extended(all_of_kind, sizes[k]);
       if (k >= kept) strides[k] = 0;
     }
     for (int o = 1; o < operands; ++o) {

@@ -9,7 +9,8 @@
 /// Shape     as x; topk: with k in place of the sorted axis. Negative axes count from the end. A scalar is sorted along no axis.
 /// Dtype     values as x, indices int64.
 /// Device    runs where x lives; enqueued, not waited for. The same result for any number of threads.
-/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent; OutOfMemory.
+/// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent, or for an axis of 2³² elements or more where
+///           indices are kept of elements of less than 8 bytes, or x lives on a GPU; OutOfMemory.
 /// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort, one pass for 8 bits in which elements
 ///           differ, with as much scratch memory as x (values) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
 ///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy
@@ -100,7 +101,7 @@ struct MovedAxis {
 /// How many elements lie side by side within one index of `axis`.
 inline int64_t columns_of(Shape const& shape, int axis) {
   int64_t columns = 1;
-  for (int k = axis + 1; k < shape.rank(); ++k) columns *= shape[k];
+  for (int k = axis + 1; k < shape.rank(); ++k) columns = extended(columns, shape[k]);
   return columns;
 }
 
@@ -136,7 +137,7 @@ auto sorted(E const& e, int64_t axis, bool descending, char const* who) {
   Shape const& shape = e.shape();
   int const rank = shape.rank(), k = line_axis(axis, shape, who);
   int64_t const n = rank == 0 ? 1 : shape[k], columns = rank == 0 ? 1 : columns_of(shape, k);
-  check_row_length<T>(kernels{}, n, Indices, who);
+  if (e.size() > 0) check_row_length<T>(kernels{}, n, Indices, who);
   Sorted<T, D> result;
   bool const moves = columns > 1 && n > 1 && e.size() > 0 && !sorts_columns<T>(kernels{}, n, Indices);
   if (moves) {

@@ -114,7 +114,8 @@ Tensor<T, D> arange(A start, B stop, S step = S(1), D = {}) {
   if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && std::is_integral_v<S>) {  // exact, also beyond 2^53
     uint64_t const distance = step > 0 ? static_cast<uint64_t>(stop) - static_cast<uint64_t>(start) : static_cast<uint64_t>(start) - static_cast<uint64_t>(stop);
     uint64_t const width = step > 0 ? static_cast<uint64_t>(step) : uint64_t{0} - static_cast<uint64_t>(step);
-    count = static_cast<int64_t>(distance / width + (distance % width != 0));
+    uint64_t const steps_taken = distance / width + (distance % width != 0);
+    count = steps_taken < INT64_MAX ? static_cast<int64_t>(steps_taken) : INT64_MAX;
   }
   detail::arange_at<T> at{};
   at.start = detail::convert_scalar<decltype(at.start)>(start);

@@ -85,12 +85,14 @@ inline constexpr int number_room = 352;  // for any double, written out
   return to;
 }
 
-/// The elements of one contiguous row-major tensor in host memory, all in the same notation and width.
+/// The elements of one tensor in host memory, all in the same notation and width. Without strides it is contiguous.
 class PrintedElements {
  public:
-  [[gnu::cold]] PrintedElements(dtype type, void const* data, int rank, int64_t const* sizes)
-      : type_(type), data_(data), rank_(rank), sizes_(sizes) {
-    for (int dim = 0; dim < rank; ++dim) count_ *= sizes[dim];
+  [[gnu::cold]] PrintedElements(dtype type, void const* data, int rank, int64_t const* sizes, int64_t const* strides)
+      : type_(type), data_(data), rank_(rank), sizes_(sizes), strides_(strides) {
+    uint64_t count = 1;  // may wrap where an extent is 0
+    for (int dim = 0; dim < rank; ++dim) count *= static_cast<uint64_t>(sizes[dim]);
+    count_ = static_cast<int64_t>(count);
     summarised_ = count_ > print_options::threshold;
     if (count_ == 0) return;
     if (is_real()) {
@@ -130,6 +132,7 @@ class PrintedElements {
 
   /// The number of elements in one step along `dim`.
   [[gnu::cold]] int64_t stride(int dim) const {
+    if (strides_) return strides_[dim];
     int64_t product = 1;
     while (++dim < rank_) product *= sizes_[dim];
     return product;
@@ -229,7 +232,8 @@ class PrintedElements {
   void const* data_;
   int rank_;
   int64_t const* sizes_;
-  int64_t count_ = 1;
+  int64_t const* strides_;
+  int64_t count_;
   bool summarised_ = false;
   bool whole_ = true;  // floats that are all integers: "3."
   bool scientific_ = false;
@@ -251,12 +255,12 @@ class PrintedElements {
   put(out, suffix);
 }
 
-[[gnu::cold]] inline std::string format_tensor(dtype type, void const* data, int rank, int64_t const* sizes,
+[[gnu::cold]] inline std::string format_tensor(dtype type, void const* data, int rank, int64_t const* sizes, int64_t const* strides,
                                                std::string const& device, std::vector<std::string> const& suffixes) {
   std::string out, suffix;
   put(out, "tensor(");
   int const indent = static_cast<int>(out.size());
-  PrintedElements const elements(type, data, rank, sizes);
+  PrintedElements const elements(type, data, rank, sizes, strides);
   elements.write(out, indent);
 
   std::size_t const last_break = out.rfind('\n');
@@ -293,15 +297,15 @@ class PrintedElements {
 
 /// A tensor as PyTorch prints it, line by line, but that a dtype is written without `torch.`: `dtype=float64`.
 ///
-/// `data` is contiguous, row-major and in host memory; only what is printed is read. `device` is empty for the host,
-/// else `cuda:0`; `suffixes` are further texts such as `requires_grad=True`, in the order given.
+/// `data` is in host memory, contiguous and row-major unless `strides` are given; only what is printed is read. `device` is
+/// empty for the host, else `cuda:0`; `suffixes` are further texts such as `requires_grad=True`, in the order given.
 ///
 ///     [1.5, 2]     →  tensor([1.5000, 2.0000])
 ///     shape (0, 3) →  tensor([], size=(0, 3))
 template <element T>
 std::string format_tensor(T const* data, int rank, int64_t const* sizes, std::string const& device,
-                          std::vector<std::string> const& suffixes = {}) {
-  return format_tensor(dtype_of<T>, data, rank, sizes, device, suffixes);
+                          std::vector<std::string> const& suffixes = {}, int64_t const* strides = nullptr) {
+  return format_tensor(dtype_of<T>, data, rank, sizes, strides, device, suffixes);
 }
 
 }  // namespace detail

@@ -400,6 +400,7 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   /// All elements in row-major order.
   std::vector<T> to_vector(detail::CallSite site = detail::CallSite::here("to_vector")) const {
     detail::TransferSite const scope(site, detail::place_of<D>, detail::place_of<Cpu>);
+    detail::count_of(shape(), "to_vector", sizeof(T));  // of a broadcast view, which may be larger than memory
     if constexpr (std::is_same_v<T, bool>) {
       Tensor<T, Cpu> const host = detail::transfer<Cpu>(*this).contiguous();
       std::vector<T> result(static_cast<std::size_t>(size()));

@@ -79,7 +79,7 @@ struct ReduceSpace {
   int64_t run() const { return kept < rank ? sizes[rank - 1] : 1; }
   int64_t runs_per_row(ReducePlan const& plan) const {
     int64_t const length = run();
-    return length > 0 ? (length + plan.run_per_unit - 1) / plan.run_per_unit : 1;
+    return length > 0 ? (length - 1) / plan.run_per_unit + 1 : 1;
   }
 
   /// A unit that adds rows into a strip: `columns` of the outputs from number `output` on, rows [first, end). Its inputs begin at `base`.
