@@ -41729,7 +41729,7 @@ auto topk(E const& e, int64_t k, int64_t axis, bool largest) -> Sorted<value_of<
     if (rank == 0 || k == n) return all;
     return {all.values.slice(a, 0, k).clone(), all.indices.slice(a, 0, k).clone()};
   }
-  check_row_length<T>(kernels{}, n, true, "topk");
+  if (product(out) > 0) check_row_length<T>(kernels{}, n, true, "topk");
   Tensor<T, D> staged;
   T const* source = moves ? nullptr : contiguous_source(e);
   if (moves) {

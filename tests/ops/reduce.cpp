@@ -494,6 +494,9 @@ TEST_CASE("the extremum of nothing is refused") {
                        ShapeError);  // though there would be no result to hold it
   CHECK(max(zeros({0, 3, 0}), 1).shape() == Shape(0, 0));
   CHECK(argmin(zeros({0, 3}), 1, keepdim).shape() == Shape(0, 1));
+  constexpr int64_t n = int64_t{1} << 32;  // n times n wraps to 0
+  CHECK(max(zeros({n, n, 0}), {0, 1}).shape() == Shape(0));
+  CHECK(sum(zeros({n, n, 0})).item() == 0);
   CHECK_THROWS_WITH_AS(argmax(Tensor<float, Emulated<0>>{}),
                        "argmax: shape [0] has no elements along the reduced axes: the extremum of nothing is not defined", ShapeError);
 }

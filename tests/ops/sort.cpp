@@ -308,3 +308,11 @@ TEST_CASE("what sorting cannot do it says") {
   CHECK(thrown<ShapeError>([&] { topk(x, -1, 0); }, "topk: -1 elements were asked for along axis 0 of shape [3, 4]: there are 3; k is 0 to 3") == "");
   CHECK(thrown<ShapeError>([&] { sort(x.select(0, 0).select(0, 0), 1); }, "sort: axis 1 is out of range for shape []: it has no axes") == "");
 }
+
+TEST_CASE("of an axis of any length nothing is sorted beside an axis of length 0") {
+  constexpr int64_t n = int64_t{1} << 62;
+  Tensor<float> const none = zeros({n, n, 0});
+  CHECK(sort(none, 0).indices.shape() == Shape(n, n, 0));
+  CHECK(argsort(none, 1).shape() == Shape(n, n, 0));
+  CHECK(topk(none, 3, 1).values.shape() == Shape(n, 3, 0));
+}

@@ -94,6 +94,10 @@ TEST_CASE_TEMPLATE("sizes that no tensor can have", D, SITU_TEST_DEVICES) {
                            "empty: shape [4294967296, 4294967296] has more elements than can be addressed: the product of the sizes overflows") == "");
   CHECK(thrown<ShapeError>([&] { (void)empty<double>({INT64_MAX / 4}, device); },
                            "empty: shape [2305843009213693951] has more elements than can be addressed: the product of the sizes overflows") == "");
+  CHECK(thrown<ShapeError>([&] { (void)arange<int16_t>(INT64_MIN, INT64_MAX, 1, device); },
+                           "arange: shape [9223372036854775807] has more elements than can be addressed: the product of the sizes overflows") == "");
+  CHECK(thrown<ShapeError>([&] { (void)zeros({1}, device).expand({int64_t{1} << 62}).to_vector(); },
+                           "to_vector: shape [4611686018427387904] has more elements than can be addressed: the product of the sizes overflows") == "");
   CHECK_THROWS_AS((void)arange(0, 1e30, 1, device), ShapeError);
   CHECK_THROWS_AS((void)arange(0, 10, -1, device), ShapeError);
   CHECK_THROWS_AS((void)arange(0, 10, 0, device), ShapeError);
