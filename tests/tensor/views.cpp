@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -150,4 +152,28 @@ TEST_CASE("views of empty and of 0-dimensional tensors are ordinary") {
   CHECK(scalar.expand({3}).to_vector() == std::vector<float>{4, 4, 4});
   CHECK(scalar.squeeze().rank() == 0);
   CHECK(scalar.flatten().shape() == Shape{1});
+}
+
+TEST_CASE("elements that lie further apart than 32 bits count") {
+  constexpr int64_t apart = (int64_t{1} << 32) + 5;
+  auto const bytes = static_cast<std::size_t>(4 * apart);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // a few pages are touched
+  if (memory == MAP_FAILED) return;
+  auto* const first = static_cast<int8_t*>(memory);
+  for (int64_t k = 0; k < 4; ++k) {
+    for (int64_t j = 0; j < 3; ++j) first[k * apart + j] = static_cast<int8_t>(3 * k + j);
+  }
+  Tensor<int8_t> const expected = cast<int8_t>(arange<int64_t>(12)).reshape({4, 3});
+  auto rows = from_blob(first, {4, 3}, {apart, 1}), flipped = from_blob(first + 3 * apart, {4, 3}, {-apart, 1});
+  CHECK(rows.clone().to_vector() == expected.to_vector());
+  CHECK(flipped.flip(0).clone().to_vector() == expected.to_vector());
+  CHECK(rows.t().clone().to_vector() == expected.t().clone().to_vector());
+  CHECK(eval(rows + flipped).to_vector() == std::vector<int8_t>{9, 11, 13, 9, 11, 13, 9, 11, 13, 9, 11, 13});
+  CHECK(rows(3, 2) == 11);
+  CHECK(rows.slice(0, 1, end(), 2).to_vector() == std::vector<int8_t>{3, 4, 5, 9, 10, 11});
+  CHECK(to_string(rows) == to_string(expected));
+  rows.t() = expected.reshape({3, 4}) * 2;
+  CHECK(rows.t().to_vector() == std::vector<int8_t>{0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22});
+  CHECK(first[3 * apart + 1] == 14);
+  CHECK(::munmap(memory, bytes) == 0);
 }
