@@ -24615,7 +24615,7 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
 template <class D, class Activation, class T>
 bool launch_product(cuda_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
   constexpr int device = device_traits<D>::ordinal;
-  int64_t const count = plan.batches() * plan.m * plan.n;
+  int64_t const count = extended(extended(plan.batches(), plan.m), plan.n);
   constexpr bool plain = std::is_same_v<Activation, identity>;
   if (count == 0) return true;
   if (plan.k == 0) {
@@ -28371,7 +28371,7 @@ inline namespace SITU_ABI_BLAS {
 /// Gives whether bias and activation have been applied, as they always have here.
 template <class D, class Activation, class T>
 bool launch_product(cpu_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
-  if (product(plan.shape) == 0) return true;
+  if (extended(extended(plan.batches(), plan.m), plan.n) == 0) return true;
   cpu::Product<T> p{plan.m, plan.n, plan.k, a, plan.a_i, plan.a_k, b, plan.b_k, plan.b_j, c, plan.n, 1};
   p.bias = bias, p.bias_j = 1;
   if constexpr (!std::is_same_v<Activation, identity>) p.finish = &finish_tile<T, Activation>;

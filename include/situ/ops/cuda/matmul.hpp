@@ -131,7 +131,7 @@ bool cublas_launch(int device, ProductPlan const& plan, cuda::CublasProduct one,
 template <class D, class Activation, class T>
 bool launch_product(cuda_kernels, ProductPlan const& plan, T const* a, T const* b, T* c, T const* bias) {
   constexpr int device = device_traits<D>::ordinal;
-  int64_t const count = plan.batches() * plan.m * plan.n;
+  int64_t const count = extended(extended(plan.batches(), plan.m), plan.n);
   constexpr bool plain = std::is_same_v<Activation, identity>;
   if (count == 0) return true;
   if (plan.k == 0) {
