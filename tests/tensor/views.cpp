@@ -158,7 +158,10 @@ TEST_CASE("elements that lie further apart than 32 bits count") {
   constexpr int64_t apart = (int64_t{1} << 32) + 5;
   auto const bytes = static_cast<std::size_t>(4 * apart);
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // a few pages are touched
-  if (memory == MAP_FAILED) return;
+  if (memory == MAP_FAILED) {
+    MESSAGE("skipped: no 16 GiB of addresses to be had");
+    return;
+  }
   auto* const first = static_cast<int8_t*>(memory);
   for (int64_t k = 0; k < 4; ++k) {
     for (int64_t j = 0; j < 3; ++j) first[k * apart + j] = static_cast<int8_t>(3 * k + j);
