@@ -14,10 +14,19 @@
 
 #if !defined(__GNUC__) && !defined(__clang__)
 #error "situ needs g++, clang++ or nvcc with one of them as its host compiler"
-#endif
-#if __cplusplus < 202002L
+#elif __cplusplus < 202002L
 #error "situ needs C++20: pass -std=c++20"
+#elif !defined(__clang__) && __GNUC__ < 12
+#error "situ needs g++ 12 or later"
+#elif !defined(__CUDACC__) && !defined(__cpp_exceptions)
+#error "situ needs exceptions: leave out -fno-exceptions"
+#else
+#define SITU_CAN_BE_COMPILED
 #endif
+#ifndef SITU_CAN_BE_COMPILED
+#include <what_situ_needs>  // there is none: the compilation ends here, with the message above and no others
+#endif
+#undef SITU_CAN_BE_COMPILED
 
 /// SITU_WITH_CUDA: `Cuda<N>` tensors can be made. Set by nvcc, and by the CMake target situ::cuda for host files.
 #if defined(__CUDACC__) && !defined(SITU_WITH_CUDA)

@@ -4,8 +4,8 @@
 
 #include <unistd.h>
 
+#include <clocale>
 #include <cstdio>
-#include <locale>
 #include <string>
 #include <vector>
 
