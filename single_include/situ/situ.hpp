@@ -512,9 +512,9 @@ SITU_REPORTS void write_floating(MessageText& to, MessageWord word) {
   __builtin_memcpy(&number, &bits, sizeof number);
   to.add_floating(number);
 }
-/// Has an append_to(MessageText&, X), or else a to_string(X).
+/// Has an append_to(MessageText&, X), or else a to_string(X). Numbers have none, whatever names a program brings into the global namespace.
 template <class X>
-concept has_text = requires(X const& x, MessageText& to) { append_to(to, x); } || requires(X const& x) { to_string(x); };
+concept has_text = !std::is_arithmetic_v<X> && (requires(X const& x, MessageText& to) { append_to(to, x); } || requires(X const& x) { to_string(x); });
 template <class X>
 SITU_REPORTS void write_any(MessageText& to, MessageWord word) {
   X const& x = *static_cast<X const*>(word);

@@ -14,9 +14,14 @@
 #define emit
 #define foreach for
 
-#include <situ/situ.hpp>
-
+// All names of std stand beside situ's, also within its headers.
+#include <cmath>
+#include <functional>
 #include <iostream>
+#include <string>
+using namespace std;
+
+#include <situ/situ.hpp>
 
 using namespace situ;
 
