@@ -1840,9 +1840,10 @@ struct StorageHead {
   uint32_t recorded = 0;         ///< the version that the last write gave it which was recorded as one of a Variable's part
   void* uses = nullptr;          ///< what is in flight: StreamUses on an asynchronous device, CopyInFlight in page-locked memory
 
+  /// Atomic, so that threads which write different parts of one storage do not race for these two.
   void note_write(char const* who) noexcept {
     __atomic_store_n(&version, __atomic_load_n(&version, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
-    writer = who;
+    __atomic_store_n(&writer, who, __ATOMIC_RELAXED);
   }
 };
 
