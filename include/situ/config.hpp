@@ -18,6 +18,8 @@
 #error "situ needs C++20: pass -std=c++20"
 #elif !defined(__clang__) && __GNUC__ < 12
 #error "situ needs g++ 12 or later"
+#elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
+#error "situ needs pointers of 64 bits: leave out -m32"
 #elif !defined(__CUDACC__) && !defined(__cpp_exceptions)
 #error "situ needs exceptions: leave out -fno-exceptions"
 #else
