@@ -13879,15 +13879,32 @@ SITU_INLINE pack<T, N, Isa> power_of_two(pack<T, N, Isa> const& n) {
   }
 }
 
-/// x · 2^n for integers n, |n| <= 250 or 2000, rounded once; overflow and denormal results as in ldexp.
+/// Where x · 2^n is 0 for |x| < 2^20, with room to spare.
+template <class T>
+inline constexpr T vanishing_power = sizeof(T) == 4 ? T(-171) : T(-1120);
+/// x · 2^n for integers n, |n| <= 250 or 2000, |x| < 2^20, rounded once; overflow and denormal results as in ldexp. From vanishing_power down the result is a
+/// zero that is not computed (+0 with AVX-512): many a processor takes a hundred times as long where a product is too small for a normal number.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> const& n) {
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<T, N, Isa>) {
     auto r = x.v;
     auto const nv = n.v;
-    if constexpr (sizeof(T) == 4) __asm__("vscalefps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
-    else __asm__("vscalefpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
+    auto const least = pack<T, N, Isa>(vanishing_power<T>).v;
+    typename std::conditional_t<sizeof(r) / sizeof(T) == 16, std::type_identity<uint16_t>, std::type_identity<uint8_t>>::type kept;
+    if constexpr (sizeof(T) == 4) {
+      __asm__(
+          "vcmpps {$21, %3, %2, %1|%1, %2, %3, 21}\n\t"
+          "vscalefps {%2, %0, %0%{%1%}%{z%}|%0%{%1%}%{z%}, %0, %2}"
+          : "+v"(r), "=&Yk"(kept)
+          : "v"(nv), "v"(least));
+    } else {
+      __asm__(
+          "vcmppd {$21, %3, %2, %1|%1, %2, %3, 21}\n\t"
+          "vscalefpd {%2, %0, %0%{%1%}%{z%}|%0%{%1%}%{z%}, %0, %2}"
+          : "+v"(r), "=&Yk"(kept)
+          : "v"(nv), "v"(least));
+    }
     return pack<T, N, Isa>(r);
   }
 #endif
@@ -13896,7 +13913,8 @@ SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> cons
   constexpr int bias = sizeof(T) == 4 ? 127 : 1023, digits = sizeof(T) == 4 ? 23 : 52;
   auto const both = bitcast<U>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 2 * bias)));
   auto const half = both >> 1;
-  return keep_order(x * bitcast<T>(half << digits)) * bitcast<T>((both - half) << digits);
+  pack<T, N, Isa> const rest = bitcast<T>((both - half) << digits);
+  return keep_order(x * bitcast<T>(half << digits)) * select(n < pack<T, N, Isa>(vanishing_power<T>), pack<T, N, Isa>(T(0)), rest);
 }
 
 /// |x| and the sign of x, as bits.
@@ -14904,12 +14922,12 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
+    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -125.0f));
     return detail::scale(P(1.0f) + t, n);
   } else {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
-    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
+    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -125.0f);
     auto const [t, n, shifted] = detail::split_exp_shifted(c);
     if (SITU_UNLIKELY(special)) return detail::scale(P(1.0f) + t, n);
     P const power = bitcast<float>(bitcast<int32_t>(shifted) << 23);
@@ -14924,7 +14942,7 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp2(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const y = detail::at_least(detail::at_most(x, 129.0f), -151.0f);
+  P const y = detail::at_least(detail::at_most(x, 129.0f), -180.0f);
   P const n = detail::round_small(y);
   P const r = y - n;
   P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
@@ -14950,7 +14968,7 @@ SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -746.0));
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -790.0));
   return detail::scale(P(1.0) + t, n);
 }
 
@@ -14958,7 +14976,7 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const y = detail::at_least(detail::at_most(x, 1025.0), -1077.0);
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1140.0);
   P const n = detail::round_small(y);
   P const r = (y - n) * P(0.6931471805599453);
   return detail::scale(P(1.0) + detail::exp_rest(r, r), n);
@@ -15455,7 +15473,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
-    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -110.0f));
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -125.0f));
     return detail::divide(q, d);
   } else if constexpr (sizeof(T) == 4) {
     auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound));
@@ -15477,7 +15495,7 @@ SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
     P const g = detail::at_least(x, -125.0f);
     auto const [q, d, n] = detail::split_sigmoid(detail::at_most(g, 87.5f));
-    return detail::scale(detail::divide(g, d), n);
+    return detail::with_sign_of(x, detail::scale(detail::divide(g, d), n));
   } else if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, 80.0f), -detail::sigmoid_bound);  // c q must not overflow
     auto const [q, d, n] = detail::split_sigmoid(c);
@@ -15831,7 +15849,7 @@ SITU_INLINE P whole(H const& rest, P const& v) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 10.25f);
+  P const a = detail::at_most(detail::magnitude(x), 11.0f);
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(
       P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f},
@@ -15847,7 +15865,7 @@ namespace detail {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const g = at_most(at_least(x, -15.0f), 15.0f);
+  P const g = at_most(at_least(x, -15.8f), 15.8f);
   auto const square = two_prod(g, g);
   auto const tail = gaussian_tail(
       g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
@@ -16018,7 +16036,7 @@ namespace detail {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = at_most(magnitude(x), 15.0f), one(1.0f);
+  P const a = at_most(magnitude(x), 15.8f), one(1.0f);
   auto const square = two_prod(a, a);
   auto const [t, rest, n] = split_exp_twice(square.hi * -0.5f, square.lo * -0.5f);
   P const d = a + P(3.0f), near = near_reciprocal(d), u = multiply_add(residual(d, near), near, near);
@@ -16057,7 +16075,7 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erfc(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 27.5);
+  P const a = detail::at_most(detail::magnitude(x), 28.2);
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(P(1.0), a, 2.75, {-square.hi, -square.lo}, {1.0651415295348778, -1.0772051935350882e-16}, detail::erfc_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
@@ -16080,7 +16098,7 @@ SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const g = detail::at_most(detail::at_least(x, -39.0), 39.0);
+  P const g = detail::at_most(detail::at_least(x, -40.0), 40.0);
   auto const square = detail::two_prod(g, g);
   auto const tail = detail::gaussian_tail(g, detail::magnitude(g), 4.0, {square.hi * -0.5, square.lo * -0.5}, {0.7552851304157515, -2.2175033409973908e-17}, detail::gelu_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
@@ -16105,7 +16123,7 @@ SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 39.0), one(1.0);
+  P const a = detail::at_most(detail::magnitude(x), 40.0), one(1.0);
   auto const square = detail::two_prod(a, a);
   auto const [t, rest, n] = detail::split_exp_twice(square.hi * -0.5, square.lo * -0.5);
   P const d = a + P(4.0), u = detail::divide(one, d), v = multiply_add(u, P(-8.0), one);
@@ -24721,69 +24739,8 @@ bool launch_product(cuda_kernels, ProductPlan const&, T const*, T const*, T*, T 
 /// below then works on plain arrays, so that it is compiled once for each reducer, whatever the formula is.
 
 
-// ---- <situ/ops/cpu/reduce_plan.hpp>
-/// How a reduction is cut into units, and how its operands are brought to the kernels.
-///
-/// Units depend on shapes and strides alone, so results do not depend on the number of threads.
-
-
-// ---- <situ/device/cpu/scratch.hpp>
-/// Memory that a kernel needs while it runs: a thread keeps the last block that it gave back for the next kernel.
-
-#include <cstddef>
-#include <cstdint>
-#include <new>
-#include <utility>
-
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-struct ScratchBlock {
-  void* memory = nullptr;
-  std::size_t bytes = 0;
-};
-/// What a thread keeps is there as long as the thread, also when this has ended.
-struct ScratchEnd {
-  ScratchBlock& kept;
-  ~ScratchEnd() { ::operator delete(std::exchange(kept, ScratchBlock{}).memory, std::align_val_t{64}); }
-};
-SITU_PROCESS_STATE ScratchBlock& kept_scratch() {
-  static constinit thread_local ScratchBlock kept;
-  [[maybe_unused]] static thread_local ScratchEnd const end{kept};
-  return kept;
-}
-
-/// At least `bytes`, aligned to a cache line, as long as this lives. Cost: nothing where the thread's last block is as large.
-class Scratch {
- public:
-  explicit Scratch(int64_t bytes) {
-    if (bytes == 0) return;
-    auto const wanted = static_cast<std::size_t>(bytes);
-    ScratchBlock& kept = kept_scratch();
-    if (kept.bytes >= wanted) block_ = std::exchange(kept, {});
-    if (!block_.memory) block_ = {::operator new(wanted, std::align_val_t{64}), wanted};
-  }
-  ~Scratch() {
-    constexpr std::size_t most = std::size_t{1} << 20;  // what a thread keeps
-    ScratchBlock& kept = kept_scratch();
-    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, kept);
-    ::operator delete(block_.memory, std::align_val_t{64});
-  }
-  Scratch(Scratch const&) = delete;
-  Scratch& operator=(Scratch const&) = delete;
-
-  unsigned char* get() const { return static_cast<unsigned char*>(block_.memory); }
-
- private:
-  ScratchBlock block_;
-};
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
-
-// ---- <situ/ops/reduce_program.hpp>
-/// A reduction bound to memory, for every device's kernels.
+// ---- <situ/ops/cpu/reduce_lanes.hpp>
+/// The pack code of reductions that keep one number.
 
 
 // ---- <situ/ops/reducers.hpp>
@@ -24953,10 +24910,18 @@ struct max : min<T> {
 struct any : max<bool> {
   static constexpr char const* name = "any";
   static constexpr bool empty_is_defined = true;
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return static_cast<X>(a | b);
+  }
 };
 struct all : min<bool> {
   static constexpr char const* name = "all";
   static constexpr bool empty_is_defined = true;
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return static_cast<X>(a & b);
+  }
 };
 /// The same of what is computed in wider registers than bytes fill: comparisons, mostly.
 template <bool All>
@@ -25039,6 +25004,516 @@ using argmin = arg_extremum<T, -1>;
 
 }  // namespace reducers
 }  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// The lanes of a, `Steps` places down, those at the end from the beginning.
+template <int Steps, class P, int... K>
+SITU_INLINE P lanes_down(P const& a, [[maybe_unused]] std::integer_sequence<int, K...> places) {
+  constexpr int N = P::lanes;
+  P result;
+#if defined(__clang__)
+  result.v = __builtin_shufflevector(a.v, a.v, ((K + Steps) % N)...);
+#else
+  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
+  Indices const from = {((K + Steps) % N)...};
+  result.v = __builtin_shuffle(a.v, from);
+#endif
+  return result;
+}
+
+/// The lanes of a register of lanes of one or two bytes, so many bytes down; some end with others.
+template <int Bytes, class P>
+SITU_INLINE P bytes_down(P const& a) {
+  constexpr int words = static_cast<int>(sizeof(a.v)) / 8;
+  using Words = pack<int64_t, words, typename P::isa_type>;
+  Words from;
+  __builtin_memcpy(&from.v, &a.v, sizeof a.v);
+  if constexpr (Bytes >= 8) from = lanes_down<Bytes / 8>(from, std::make_integer_sequence<int, words>{});
+  else from.v = from.v >> (8 * Bytes);
+  P result;
+  __builtin_memcpy(&result.v, &from.v, sizeof a.v);
+  return result;
+}
+
+/// All lanes of a pack in one, as a balanced tree.
+template <class R, class P>
+SITU_INLINE typename P::value_type folded(P const& a) {
+  using A = typename P::value_type;
+  constexpr int N = P::lanes;
+  if constexpr (sizeof(A) >= 4 && N <= 16) {
+    constexpr std::make_integer_sequence<int, N> places{};
+    P y = a;
+    if constexpr (N > 8) y = R::combine(y, lanes_down<8>(y, places));
+    if constexpr (N > 4) y = R::combine(y, lanes_down<4>(y, places));
+    if constexpr (N > 2) y = R::combine(y, lanes_down<2>(y, places));
+    if constexpr (N > 1) y = R::combine(y, lanes_down<1>(y, places));
+    return y[0];
+  } else if constexpr (constexpr int bytes = N * static_cast<int>(sizeof(A)); sizeof(A) < 4 && bytes >= 16 && bytes <= P::isa_type::bytes) {
+    P y = a;
+    if constexpr (bytes > 32) y = R::combine(y, bytes_down<32>(y));
+    if constexpr (bytes > 16) y = R::combine(y, bytes_down<16>(y));
+    y = R::combine(y, bytes_down<8>(y));
+    y = R::combine(y, bytes_down<4>(y));
+    y = R::combine(y, bytes_down<2>(y));
+    if constexpr (sizeof(A) == 1) y = R::combine(y, bytes_down<1>(y));
+    return y[0];
+  } else {
+    A lanes[N];
+    a.store(lanes);
+    for (int half = N / 2; half > 0; half /= 2) {
+      for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
+    }
+    return lanes[0];
+  }
+}
+
+/// Bytes of lanes that do not count, then of such as do, then of such as do not.
+struct LaneBytes {
+  signed char of[192];
+};
+inline constexpr LaneBytes lane_bytes = [] {
+  LaneBytes bytes{};
+  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
+  return bytes;
+}();
+/// The lanes of a that count, from a place of lane_bytes on, and those of b elsewhere. By bits: g++ selects some types lane by lane.
+template <class P>
+SITU_INLINE P lanes_of(signed char const* counting, P a, P const& b) {
+  decltype(P::mask_type::v) counts, from, to;
+  __builtin_memcpy(&counts, counting, sizeof counts);
+  __builtin_memcpy(&from, &a.v, sizeof from);
+  __builtin_memcpy(&to, &b.v, sizeof to);
+  from = (from & counts) | (to & ~counts);
+  __builtin_memcpy(&a.v, &from, sizeof from);
+  return a;
+}
+/// The last `tail` lanes, or the first ones.
+template <class P>
+SITU_INLINE P last_lanes(P const& a, int tail, P const& b) {
+  return lanes_of(lane_bytes.of + 64 - (P::lanes - tail) * static_cast<int>(sizeof(typename P::value_type)), a, b);
+}
+template <class P>
+SITU_INLINE P first_lanes(P const& a, int tail, P const& b) {
+  return lanes_of(lane_bytes.of + 128 - tail * static_cast<int>(sizeof(typename P::value_type)), a, b);
+}
+
+/// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
+/// the last pack is stored a register behind the other. All else is shared, by RowsByPacks.
+template <class R, class Tree, int Operands>
+struct PacksBody {
+  using A = typename R::element;
+  template <class Isa>
+  SITU_INLINE static void run(void const* tree_, PackPlaces<Operands> const* from, int64_t const* row_bytes, A* sums, int64_t packs, int64_t rows) {
+    constexpr int N = Isa::bytes / (widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A))), behind = 64 / static_cast<int>(sizeof(A));
+    using P = pack<A, N, Isa>;
+    constexpr numbers_t<1, Operands - 1> inputs{};
+    Tree const tree = *static_cast<Tree const*>(tree_);
+    PackPlaces<Operands> row = *from;
+    P none(static_cast<A>(R::identity()));
+    hold<Isa>(none.v);  // which g++ builds lane by lane for every row else
+    for (;; row.next_row(row_bytes, inputs), sums += 2 * behind) {
+      PackPlaces<Operands> places = row;
+      P a = none, b = none;
+      int64_t left = packs;
+      do {
+        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N>{places.at + 1, places.i}));
+        places.go_on(N, inputs);
+        P const sum = R::combine(a, x);
+        a = b, b = sum;
+      } while (--left != 0);
+      a.store(sums);
+      b.store(sums + behind);
+      if (--rows == 0) return;
+    }
+  }
+};
+template <class A, int Operands>
+using PackLoops = Variants<void, void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t>;
+
+/// Rows of elements, `row_bytes` apart operand by operand, to one number each. `loops` are a formula's, whose AVX-512 packs have `lanes_of_avx512` elements.
+template <class R, int Operands>
+struct RowsByPacks {
+  using A = typename R::element;
+  static constexpr int behind = 64 / static_cast<int>(sizeof(A)), together = Operands <= 8 ? 8 : 1;  // rows at once
+  static constexpr int64_t most = 64;  ///< packs: few additions in a row, then their sum, so that rounding errors stay small
+  using Loop = void (*)(void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t);
+
+  template <class Isa>
+  SITU_INLINE static void run(PackLoops<A, Operands> const* loops, int const* sizes, int lanes_of_avx512, void const* tree, Run<Operands> const* run, A* results,
+                              int64_t const* row_bytes, int rows) {
+    using P = pack<A, Isa::bytes / static_cast<int>(sizeof(A)), Isa>;
+    int const lanes = lanes_of_avx512 * Isa::bytes / 64;
+    Loop const loop = loops->of[static_cast<int>(current_instruction_set())];
+    alignas(64) A sums[2 * together * behind], totals[together * behind];
+    P const none(static_cast<A>(R::identity()));
+    if (lanes < P::lanes) {
+      for (int k = 0; k < 2 * together; ++k) none.store(sums + k * behind);
+    }
+    int const tail = static_cast<int>(run->count & (lanes - 1));
+    PackPlaces<Operands> first{};
+    for (int o = 1; o < Operands; ++o) first.at[o] = static_cast<char const*>(run->data[o]), first.step[o] = run->mask[o] & (lanes * sizes[o]);
+    first.i = run->origin;
+    while (rows > 0) {
+      int const now = rows < together ? rows : together;
+      PackPlaces<Operands> places = first;
+      for (int r = 0; r < now; ++r) none.store(totals + r * behind);
+      for (int64_t left = run->count / lanes; left > 0; left -= most) {
+        int64_t const packs = left < most ? left : most;
+        loop(tree, &places, row_bytes, sums, packs, now);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, P::load(sums + 2 * r * behind), P::load(sums + (2 * r + 1) * behind));
+        for (int o = 1; o < Operands; ++o) places.at[o] += packs * places.step[o];
+        places.i += packs * lanes;
+      }
+      if (tail > 0) {  // a pack that ends with the row, or padded copies
+        alignas(64) unsigned char buffers[together][Operands][64];
+        int64_t bytes[Operands];
+        signed char const* counting = lane_bytes.of + 128 - tail * static_cast<int>(sizeof(A));
+        if (run->count < lanes) {
+          for (int r = 0; r < now; ++r) {
+            void* to[Operands];
+            void const* from[Operands];
+            for (int o = 1; o < Operands; ++o) to[o] = buffers[r][o], from[o] = places.at[o] + r * row_bytes[o];
+            load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, tail);
+          }
+          for (int o = 1; o < Operands; ++o) places.at[o] = reinterpret_cast<char const*>(buffers[0][o]), bytes[o] = sizeof buffers[0];
+        } else {
+          int const back = lanes - tail;
+          for (int o = 1; o < Operands; ++o) places.at[o] -= places.step[o] / lanes * back, bytes[o] = row_bytes[o];
+          places.i -= back;
+          counting = lane_bytes.of + 64 - back * static_cast<int>(sizeof(A));
+        }
+        loop(tree, &places, bytes, sums, 1, now);
+        typename P::mask_type counts;
+        __builtin_memcpy(&counts.v, counting, sizeof counts.v);
+        for (int r = 0; r < now; ++r) add_to(totals + r * behind, select(counts, P::load(sums + (2 * r + 1) * behind), none), none);
+      }
+      for (int r = 0; r < now; ++r) results[r] = folded<R>(P::load(totals + r * behind));
+      for (int o = 1; o < Operands; ++o) first.at[o] += now * row_bytes[o];
+      results += now, rows -= now;
+    }
+  }
+
+ private:
+  /// Adds a sum which -ffast-math may not dissolve.
+  template <class P>
+  SITU_INLINE static void add_to(A* total, P const& a, P const& b) {
+    P sum = R::combine(a, b);
+    if constexpr (std::is_floating_point_v<A>) sum = keep_order(sum);
+    R::combine(P::load(total), sum).store(total);
+  }
+};
+
+/// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
+/// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
+template <class Tree>
+inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
+
+/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
+/// a sum, which does not, gains nothing.
+template <class Isa, class Tree, int64_t count, int Operands>
+SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
+  if (Isa::bytes < 32 || run.ahead == 0) return;
+  for (int o = 1; o < Operands; ++o) {
+    int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
+    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
+  }
+}
+
+/// The pack code of a reducer that combines values alone.
+template <class R, class Tree, int Operands>
+struct CombineBody {
+  using T = typename Tree::value_type;
+  using A = typename R::element;
+  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
+  /// Rows that a strip's kernel takes at once: as many as their pointers find registers.
+  static constexpr int together = Operands == 2 ? 8 : 4;
+
+  template <class Isa, int N>
+  SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
+    return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
+  }
+
+  /// A single operand is always contiguous: no mask stands in its loop.
+  SITU_INLINE static Run<Operands> bound(Run<Operands> const* run_) {
+    Run<Operands> run = *run_;
+    if constexpr (Operands == 2) run.mask[1] = -1;
+    return run;
+  }
+
+  /// The sum of a block, which -ffast-math may not dissolve into one long sum.
+  template <class P>
+  SITU_INLINE static P apart(P const& block) {
+    if constexpr (std::is_floating_point_v<A>) return keep_order(block);
+    else return block;
+  }
+
+  static constexpr bool finds_extremum = std::is_floating_point_v<A> && requires { R::extremum; };
+
+  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
+  /// went through keep_order: -ffast-math would do without the product.
+  template <class P>
+  SITU_INLINE static void quickly(P& best, P& odd, P const& from, P const& zero) {
+    auto v = from.v;
+    hold<typename P::isa_type>(v);  // g++ loads it once for each use else
+    P const x(v);
+    odd = multiply_add(x, zero, odd);
+#if SITU_MATH_X86_ASM
+    if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
+      if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else if constexpr (R::extremum > 0) __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      else __asm__("vminpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
+      return;
+    }
+#endif
+    best = select(R::extremum > 0 ? x > best : x < best, x, best);
+  }
+
+  /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
+  struct Row {
+    template <class Isa>
+    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
+      Tree const tree = *tree_;
+      Run<Operands> run = bound(run_);
+      for (int row = 0; row < rows; ++row) {
+        results[row] = one<Isa>(tree, run);
+        if (row + 1 == rows) return;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+    }
+
+   private:
+    template <class Isa>
+    SITU_INLINE static A one(Tree const& tree, Run<Operands> run) {
+      constexpr int N = Isa::bytes / widest_lane;
+      using P = pack<A, N, Isa>;
+      int64_t i = 0;
+      P const none(static_cast<A>(R::identity()));
+      P a = none;
+      while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
+        int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
+        constexpr int64_t longest = finds_extremum ? 256 * N : 128 * N;
+        int64_t const stop = i + (whole < longest ? whole : longest);
+        P b = none, c = none, d = none, e = none;
+        if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
+          int64_t const start = i;
+          P const zero = keep_order(P(A(0)));
+          P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
+          for (; i < stop; i += 4 * N) {
+            ask_ahead<Isa, Tree, 4 * N>(run, i);
+            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
+            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
+            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
+            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
+          }
+          if (SITU_LIKELY(!any_of(math::isnan((odd + odd2) + (odd3 + odd4))))) {
+            quickly(b, odd, c, zero);
+            quickly(d, odd, e, zero);
+            quickly(b, odd, d, zero);
+            quickly(a, odd, b, zero);  // a NaN of a stays
+            continue;
+          }
+          i = start, b = c = d = e = none;
+        }
+        for (; i < stop; i += 4 * N) {
+          b = R::combine(b, value<Isa, N>(tree, run, i));
+          c = R::combine(c, value<Isa, N>(tree, run, i + N));
+          d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
+          e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
+        }
+        a = R::combine(a, apart(R::combine(apart(R::combine(b, c)), apart(R::combine(d, e)))));
+      }
+      P b = none;
+      for (; i + N <= run.count; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+      hold<Isa>(a.v);  // whose comparisons g++ makes lane by lane else
+      a = R::combine(a, apart(b));
+      if (i == run.count) return folded<R>(a);
+      int const tail = static_cast<int>(run.count - i);
+      P last = none;
+      if (run.count >= N) {  // a pack that ends with the row, of which some lanes count
+        last = last_lanes(value<Isa, N>(tree, run, run.count - N), tail, none);
+      } else {
+        alignas(64) unsigned char buffers[Operands][64];
+        buffer_tail<Tree>(run, buffers, 0, tail);
+        last = first_lanes(value<Isa, N>(tree, run, 0), tail, none);
+      }
+      hold<Isa>(a.v);
+      a = R::combine(a, apart(last));
+      return folded<R>(a);
+    }
+  };
+
+  /// Rows of trees that are not next to nothing have loops of single packs: their own work hides what a sum waits for, and an eighth of the code is there
+  /// to be compiled.
+  static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
+
+  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// apart, operand by operand. The rows that come next are asked for at the same time.
+  struct Strip {
+    template <class Isa>
+    SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
+      constexpr int N = Isa::bytes / widest_lane;
+      Tree const tree = *tree_;
+      Run<Operands> run = bound(run_);
+      // Eight rows a power of two apart fill the sets of the nearest cache of many a processor; four leave room (a third faster with AVX2, in the caches).
+      constexpr int group = Isa::bytes == 64 ? together : 4;
+      constexpr std::make_integer_sequence<int, group> all{};
+      int64_t bytes[Operands];
+      bool near = false;
+      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
+      int64_t i = 0;
+      for (int first = 0; first + group <= rows; first += group) {
+        if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
+        else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
+      }
+      if (i == run.count && rows >= together) return 0;
+      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
+        add_row<Isa, N>(tree, run, strip, i);
+        if (row + 1 == rows) break;
+        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
+      }
+      return 0;
+    }
+
+    SITU_INLINE static Run<Operands> row_of(Run<Operands> run, int64_t row, int64_t const* bytes) {
+      for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
+      return run;
+    }
+    template <class Isa, int N, bool Asks, int... Row>
+    SITU_INLINE static int64_t add_rows(Tree const& tree, Run<Operands> const& run, int64_t first, int64_t const* bytes, A* strip, std::integer_sequence<int, Row...> all) {
+      using P = pack<A, N, Isa>;
+      constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
+      Run<Operands> const at[] = {row_of(run, first + Row, bytes)...};
+      int64_t i = 0;
+      for (; i + N <= run.count; i += N) {
+        if (Asks && i % line == 0) ask_for_next(at, bytes, i, all);
+        P const sum = joined<Isa, N>(tree, at, i, all);
+        R::combine(P::load(strip + i), sum).store(strip + i);
+      }
+      return i;
+    }
+    template <class Isa, int N, int... Row>
+    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
+      pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
+      auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
+      if constexpr (sizeof...(Row) == 4) return first;
+      else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
+    }
+    template <int... Row>
+    SITU_INLINE static void ask_for_next(Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
+      (ask_for_next<static_cast<int>(sizeof...(Row))>(at[Row], bytes, i), ...);
+    }
+    template <int rows>
+    SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
+      for (int o = 1; o < Operands; ++o) {
+        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+      }
+    }
+
+    template <class Isa, int N>
+    SITU_INLINE static void add_row(Tree const& tree, Run<Operands> run, A* strip, int64_t i) {
+      using P = pack<A, N, Isa>;
+      alignas(64) unsigned char buffers[Operands][64];
+      int64_t n = run.count;
+      for (;;) {
+        for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
+        if (i >= n) return;
+        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
+        strip += i;
+        i = 0, n = N;
+      }
+    }
+  };
+};
+
+/// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
+template <class R, class A, class Total>
+struct SetAsideBody {
+  template <class Isa>
+  SITU_INLINE static int run(A* values, Total* totals, int64_t padded) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(Total) > sizeof(A) ? sizeof(Total) : sizeof(A));
+    using P = pack<A, N, Isa>;
+    using Q = pack<Total, N, Isa>;
+    P const none(static_cast<A>(R::identity()));
+    for (int64_t i = 0; i < padded; i += N) {
+      R::combine(Q::load(totals + i), convert_unchecked<Total>(P::load(values + i))).store(totals + i);
+      none.store(values + i);
+    }
+    return 0;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/reduce_plan.hpp>
+/// How a reduction is cut into units, and how its operands are brought to the kernels.
+///
+/// Units depend on shapes and strides alone, so results do not depend on the number of threads.
+
+
+// ---- <situ/device/cpu/scratch.hpp>
+/// Memory that a kernel needs while it runs: a thread keeps the last block that it gave back for the next kernel.
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+struct ScratchBlock {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+/// What a thread keeps is there as long as the thread, also when this has ended.
+struct ScratchEnd {
+  ScratchBlock& kept;
+  ~ScratchEnd() { ::operator delete(std::exchange(kept, ScratchBlock{}).memory, std::align_val_t{64}); }
+};
+SITU_PROCESS_STATE ScratchBlock& kept_scratch() {
+  static constinit thread_local ScratchBlock kept;
+  [[maybe_unused]] static thread_local ScratchEnd const end{kept};
+  return kept;
+}
+
+/// At least `bytes`, aligned to a cache line, as long as this lives. Cost: nothing where the thread's last block is as large.
+class Scratch {
+ public:
+  explicit Scratch(int64_t bytes) {
+    if (bytes == 0) return;
+    auto const wanted = static_cast<std::size_t>(bytes);
+    ScratchBlock& kept = kept_scratch();
+    if (kept.bytes >= wanted) block_ = std::exchange(kept, {});
+    if (!block_.memory) block_ = {::operator new(wanted, std::align_val_t{64}), wanted};
+  }
+  ~Scratch() {
+    constexpr std::size_t most = std::size_t{1} << 20;  // what a thread keeps
+    ScratchBlock& kept = kept_scratch();
+    if (!SITU_ASAN && block_.bytes > kept.bytes && block_.bytes <= most) std::swap(block_, kept);
+    ::operator delete(block_.memory, std::align_val_t{64});
+  }
+  Scratch(Scratch const&) = delete;
+  Scratch& operator=(Scratch const&) = delete;
+
+  unsigned char* get() const { return static_cast<unsigned char*>(block_.memory); }
+
+ private:
+  ScratchBlock block_;
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/reduce_program.hpp>
+/// A reduction bound to memory, for every device's kernels.
+
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -25639,7 +26114,7 @@ struct CentredRow {
       int64_t const step = count <= longest_chains ? count / 4 : N;
       P some(R::none());
       for (int k = 0; k < 4; ++k) some = R::gather(some, P::load(x + k * step + (step - N) / 2));
-      c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+      c = R::centre(folded<Gathered>(some), static_cast<E>(4 * N));
     } else {
       c = gathered<Isa>(x, count);
     }
@@ -25681,22 +26156,30 @@ struct CentredRow {
       gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    if (i < count) {
-      E last[N];
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
-      first[0] = R::gather(first[0], P::load(last));
-    }
-    return R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+    if (i < count) first[0] = R::gather(first[0], tail_of<P>(x, i, count, R::none()));
+    return R::centre(folded<Gathered>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
   }
-  template <int N, class P>
-  SITU_INLINE static E fold(P const& all) {
-    E lanes[N];
-    all.store(lanes);
-    for (int half = N / 2; half > 0; half /= 2) {
-      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
-    }
-    return lanes[0];
+  /// The elements from number i on, fewer than a pack, and what stands for those that there are not.
+  template <class P>
+  SITU_INLINE static P tail_of(E const* x, int64_t i, int64_t count, E absent) {
+    int const tail = static_cast<int>(count - i);
+    if (count >= P::lanes) return last_lanes(P::load(x + count - P::lanes), tail, P(absent));
+    E lanes[P::lanes];
+    for (int k = 0; k < P::lanes; ++k) lanes[k] = k < tail ? x[i + k] : absent;
+    return P::load(lanes);
   }
+  struct Gathered {
+    template <class X>
+    SITU_INLINE static X combine(X const& a, X const& b) {
+      return R::gather(a, b);
+    }
+  };
+  struct Added {
+    template <class X>
+    SITU_INLINE static X combine(X const& a, X const& b) {
+      return a + b;
+    }
+  };
   template <class Isa>
   SITU_INLINE static void sums_about(E const* x, int64_t count, E c, C& total_s, C& total_t) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
@@ -25720,17 +26203,18 @@ struct CentredRow {
       all_t = all_t + keep_order((t[0] + t[1]) + (t[2] + t[3]));
     }
     for (; i + N <= count; i += N) R::spread(all_s, all_t, P::load(x + i), around);
-    E lanes[N], other[N];
-    if (i < count) {
-      for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(all_s, all_t, P::load(lanes), around);
-    }
-    all_s.store(lanes);
-    all_t.store(other);
-    total_s = total_t = 0;
-    for (int k = 0; k < N; k += 2) {
-      total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
-      total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+    if (i < count) R::spread(all_s, all_t, tail_of<P>(x, i, count, R::absent(c)), around);
+    if constexpr (std::is_same_v<C, E>) {
+      total_s = folded<Added>(all_s), total_t = folded<Added>(all_t);
+    } else {
+      E lanes[N], other[N];
+      all_s.store(lanes);
+      all_t.store(other);
+      total_s = total_t = 0;
+      for (int k = 0; k < N; k += 2) {
+        total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
+        total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+      }
     }
   }
   static constexpr int64_t longest_chains = 4096;
@@ -26117,417 +26601,6 @@ struct CentredKernel {
 // ---- <situ/ops/cpu/reduce_index.hpp>
 /// The pack code of reductions that keep a number and its place.
 
-
-// ---- <situ/ops/cpu/reduce_lanes.hpp>
-/// The pack code of reductions that keep one number.
-
-
-namespace situ::inline SITU_ABI {
-namespace detail::cpu {
-
-/// The lanes of a, `Steps` places down, those at the end from the beginning.
-template <int Steps, class P, int... K>
-SITU_INLINE P lanes_down(P const& a, [[maybe_unused]] std::integer_sequence<int, K...> places) {
-  constexpr int N = P::lanes;
-  P result;
-#if defined(__clang__)
-  result.v = __builtin_shufflevector(a.v, a.v, ((K + Steps) % N)...);
-#else
-  typedef typename vector_of<signed_of_size<typename P::value_type>, N>::type Indices;
-  Indices const from = {((K + Steps) % N)...};
-  result.v = __builtin_shuffle(a.v, from);
-#endif
-  return result;
-}
-
-/// All lanes of a pack in one, as a balanced tree.
-template <class R, class P>
-SITU_INLINE typename P::value_type folded(P const& a) {
-  using A = typename P::value_type;
-  constexpr int N = P::lanes;
-  if constexpr (sizeof(A) >= 4 && N <= 16) {
-    constexpr std::make_integer_sequence<int, N> places{};
-    P y = a;
-    if constexpr (N > 8) y = R::combine(y, lanes_down<8>(y, places));
-    if constexpr (N > 4) y = R::combine(y, lanes_down<4>(y, places));
-    if constexpr (N > 2) y = R::combine(y, lanes_down<2>(y, places));
-    if constexpr (N > 1) y = R::combine(y, lanes_down<1>(y, places));
-    return y[0];
-  } else {
-    A lanes[N];
-    a.store(lanes);
-    for (int half = N / 2; half > 0; half /= 2) {
-      for (int k = 0; k < half; ++k) lanes[k] = R::combine(lanes[k], lanes[k + half]);
-    }
-    return lanes[0];
-  }
-}
-
-/// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
-/// the last pack is stored a register behind the other. All else is shared, by RowsByPacks.
-template <class R, class Tree, int Operands>
-struct PacksBody {
-  using A = typename R::element;
-  template <class Isa>
-  SITU_INLINE static void run(void const* tree_, PackPlaces<Operands> const* from, int64_t const* row_bytes, A* sums, int64_t packs, int64_t rows) {
-    constexpr int N = Isa::bytes / (widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A))), behind = 64 / static_cast<int>(sizeof(A));
-    using P = pack<A, N, Isa>;
-    constexpr numbers_t<1, Operands - 1> inputs{};
-    Tree const tree = *static_cast<Tree const*>(tree_);
-    PackPlaces<Operands> row = *from;
-    P none(static_cast<A>(R::identity()));
-    hold<Isa>(none.v);  // which g++ builds lane by lane for every row else
-    for (;; row.next_row(row_bytes, inputs), sums += 2 * behind) {
-      PackPlaces<Operands> places = row;
-      P a = none, b = none;
-      int64_t left = packs;
-      do {
-        P const x = convert_lanes<A, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, PackSource<Isa, N>{places.at + 1, places.i}));
-        places.go_on(N, inputs);
-        P const sum = R::combine(a, x);
-        a = b, b = sum;
-      } while (--left != 0);
-      a.store(sums);
-      b.store(sums + behind);
-      if (--rows == 0) return;
-    }
-  }
-};
-template <class A, int Operands>
-using PackLoops = Variants<void, void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t>;
-
-/// Bytes of lanes that do not count, then of such as do, then of such as do not.
-struct LaneBytes {
-  signed char of[192];
-};
-inline constexpr LaneBytes lane_bytes = [] {
-  LaneBytes bytes{};
-  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
-  return bytes;
-}();
-
-/// Rows of elements, `row_bytes` apart operand by operand, to one number each. `loops` are a formula's, whose AVX-512 packs have `lanes_of_avx512` elements.
-template <class R, int Operands>
-struct RowsByPacks {
-  using A = typename R::element;
-  static constexpr int behind = 64 / static_cast<int>(sizeof(A)), together = Operands <= 8 ? 8 : 1;  // rows at once
-  static constexpr int64_t most = 64;  ///< packs: few additions in a row, then their sum, so that rounding errors stay small
-  using Loop = void (*)(void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t);
-
-  template <class Isa>
-  SITU_INLINE static void run(PackLoops<A, Operands> const* loops, int const* sizes, int lanes_of_avx512, void const* tree, Run<Operands> const* run, A* results,
-                              int64_t const* row_bytes, int rows) {
-    using P = pack<A, Isa::bytes / static_cast<int>(sizeof(A)), Isa>;
-    int const lanes = lanes_of_avx512 * Isa::bytes / 64;
-    Loop const loop = loops->of[static_cast<int>(current_instruction_set())];
-    alignas(64) A sums[2 * together * behind], totals[together * behind];
-    P const none(static_cast<A>(R::identity()));
-    if (lanes < P::lanes) {
-      for (int k = 0; k < 2 * together; ++k) none.store(sums + k * behind);
-    }
-    int const tail = static_cast<int>(run->count & (lanes - 1));
-    PackPlaces<Operands> first{};
-    for (int o = 1; o < Operands; ++o) first.at[o] = static_cast<char const*>(run->data[o]), first.step[o] = run->mask[o] & (lanes * sizes[o]);
-    first.i = run->origin;
-    while (rows > 0) {
-      int const now = rows < together ? rows : together;
-      PackPlaces<Operands> places = first;
-      for (int r = 0; r < now; ++r) none.store(totals + r * behind);
-      for (int64_t left = run->count / lanes; left > 0; left -= most) {
-        int64_t const packs = left < most ? left : most;
-        loop(tree, &places, row_bytes, sums, packs, now);
-        for (int r = 0; r < now; ++r) add_to(totals + r * behind, P::load(sums + 2 * r * behind), P::load(sums + (2 * r + 1) * behind));
-        for (int o = 1; o < Operands; ++o) places.at[o] += packs * places.step[o];
-        places.i += packs * lanes;
-      }
-      if (tail > 0) {  // a pack that ends with the row, or padded copies
-        alignas(64) unsigned char buffers[together][Operands][64];
-        int64_t bytes[Operands];
-        signed char const* counting = lane_bytes.of + 128 - tail * static_cast<int>(sizeof(A));
-        if (run->count < lanes) {
-          for (int r = 0; r < now; ++r) {
-            void* to[Operands];
-            void const* from[Operands];
-            for (int o = 1; o < Operands; ++o) to[o] = buffers[r][o], from[o] = places.at[o] + r * row_bytes[o];
-            load_tails<Operands>(current_instruction_set(), to, from, sizes, 0, tail);
-          }
-          for (int o = 1; o < Operands; ++o) places.at[o] = reinterpret_cast<char const*>(buffers[0][o]), bytes[o] = sizeof buffers[0];
-        } else {
-          int const back = lanes - tail;
-          for (int o = 1; o < Operands; ++o) places.at[o] -= places.step[o] / lanes * back, bytes[o] = row_bytes[o];
-          places.i -= back;
-          counting = lane_bytes.of + 64 - back * static_cast<int>(sizeof(A));
-        }
-        loop(tree, &places, bytes, sums, 1, now);
-        typename P::mask_type counts;
-        __builtin_memcpy(&counts.v, counting, sizeof counts.v);
-        for (int r = 0; r < now; ++r) add_to(totals + r * behind, select(counts, P::load(sums + (2 * r + 1) * behind), none), none);
-      }
-      for (int r = 0; r < now; ++r) results[r] = folded<R>(P::load(totals + r * behind));
-      for (int o = 1; o < Operands; ++o) first.at[o] += now * row_bytes[o];
-      results += now, rows -= now;
-    }
-  }
-
- private:
-  /// Adds a sum which -ffast-math may not dissolve.
-  template <class P>
-  SITU_INLINE static void add_to(A* total, P const& a, P const& b) {
-    P sum = R::combine(a, b);
-    if constexpr (std::is_floating_point_v<A>) sum = keep_order(sum);
-    R::combine(P::load(total), sum).store(total);
-  }
-};
-
-/// Whether a tree may be computed several times in a kernel. One that does more is computed once where rows are reduced pack by pack; elsewhere it is
-/// evaluated first, a piece that stays in the nearest cache at a time, so that no kernel is compiled for it but its own.
-template <class Tree>
-inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
-
-/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
-/// a sum, which does not, gains nothing.
-template <class Isa, class Tree, int64_t count, int Operands>
-SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
-  if (Isa::bytes < 32 || run.ahead == 0) return;
-  for (int o = 1; o < Operands; ++o) {
-    int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-    char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
-    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
-  }
-}
-
-/// The pack code of a reducer that combines values alone.
-template <class R, class Tree, int Operands>
-struct CombineBody {
-  using T = typename Tree::value_type;
-  using A = typename R::element;
-  static constexpr int widest_lane = widest<Tree> > static_cast<int>(sizeof(A)) ? widest<Tree> : static_cast<int>(sizeof(A));
-  /// Rows that a strip's kernel takes at once: as many as their pointers find registers.
-  static constexpr int together = Operands == 2 ? 8 : 4;
-
-  template <class Isa, int N>
-  SITU_INLINE static pack<A, N, Isa> value(Tree const& tree, Run<Operands> const& run, int64_t i) {
-    return convert_lanes<A, T, Isa, N>(Evaluator<Isa, N>::value(tree, Source<Isa, N>{run.data, run.mask, i, run.origin}));
-  }
-
-  /// A single operand is always contiguous: no mask stands in its loop.
-  SITU_INLINE static Run<Operands> bound(Run<Operands> const* run_) {
-    Run<Operands> run = *run_;
-    if constexpr (Operands == 2) run.mask[1] = -1;
-    return run;
-  }
-
-  /// The sum of a block, which -ffast-math may not dissolve into one long sum.
-  template <class P>
-  SITU_INLINE static P apart(P const& block) {
-    if constexpr (std::is_floating_point_v<A>) return keep_order(block);
-    else return block;
-  }
-
-  static constexpr bool finds_extremum = std::is_floating_point_v<A> && requires { R::extremum; };
-
-  /// best = the better one of x and best where x is a number; `odd` becomes NaN where x is none, or infinite. `zero` is a 0 that
-  /// went through keep_order: -ffast-math would do without the product.
-  template <class P>
-  SITU_INLINE static void quickly(P& best, P& odd, P const& from, P const& zero) {
-    auto v = from.v;
-    hold<typename P::isa_type>(v);  // g++ loads it once for each use else
-    P const x(v);
-    odd = multiply_add(x, zero, odd);
-#if SITU_MATH_X86_ASM
-    if constexpr (math::detail::has_extrema<A, P::lanes, typename P::isa_type>) {
-      if constexpr (sizeof(A) == 4 && R::extremum > 0) __asm__("vmaxps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
-      else if constexpr (sizeof(A) == 4) __asm__("vminps {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
-      else if constexpr (R::extremum > 0) __asm__("vmaxpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
-      else __asm__("vminpd {%0, %1, %0|%0, %1, %0}" : "+v"(best.v) : "v"(v));
-      return;
-    }
-#endif
-    best = select(R::extremum > 0 ? x > best : x < best, x, best);
-  }
-
-  /// The first `count` lanes, and nothing behind them.
-  template <class P>
-  SITU_INLINE static P first_lanes(P const& x, int count) {
-    A lanes[P::lanes];
-    x.store(lanes);
-    for (int k = count; k < P::lanes; ++k) lanes[k] = static_cast<A>(R::identity());
-    return P::load(lanes);
-  }
-
-  /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
-  struct Row {
-    template <class Isa>
-    SITU_INLINE static void run(Tree const* tree_, Run<Operands> const* run_, A* results, int64_t const* row_bytes, int rows) {
-      Tree const tree = *tree_;
-      Run<Operands> run = bound(run_);
-      for (int row = 0; row < rows; ++row) {
-        results[row] = one<Isa>(tree, run);
-        if (row + 1 == rows) return;
-        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
-      }
-    }
-
-   private:
-    template <class Isa>
-    SITU_INLINE static A one(Tree const& tree, Run<Operands> run) {
-      constexpr int N = Isa::bytes / widest_lane;
-      using P = pack<A, N, Isa>;
-      int64_t i = 0;
-      P const none(static_cast<A>(R::identity()));
-      P a = none;
-      while (i + 4 * N <= run.count) {  // few additions in a row, then their sum: rounding errors stay small
-        int64_t const whole = (run.count - i) / (4 * N) * (4 * N);
-        constexpr int64_t longest = finds_extremum ? 256 * N : 128 * N;
-        int64_t const stop = i + (whole < longest ? whole : longest);
-        P b = none, c = none, d = none, e = none;
-        if constexpr (finds_extremum) {  // in half the instructions where all numbers are finite
-          int64_t const start = i;
-          P const zero = keep_order(P(A(0)));
-          P odd = zero, odd2 = zero, odd3 = zero, odd4 = zero;
-          for (; i < stop; i += 4 * N) {
-            ask_ahead<Isa, Tree, 4 * N>(run, i);
-            quickly(b, odd, value<Isa, N>(tree, run, i), zero);
-            quickly(c, odd2, value<Isa, N>(tree, run, i + N), zero);
-            quickly(d, odd3, value<Isa, N>(tree, run, i + 2 * N), zero);
-            quickly(e, odd4, value<Isa, N>(tree, run, i + 3 * N), zero);
-          }
-          if (SITU_LIKELY(!any_of(math::isnan((odd + odd2) + (odd3 + odd4))))) {
-            quickly(b, odd, c, zero);
-            quickly(d, odd, e, zero);
-            quickly(b, odd, d, zero);
-            quickly(a, odd, b, zero);  // a NaN of a stays
-            continue;
-          }
-          i = start, b = c = d = e = none;
-        }
-        for (; i < stop; i += 4 * N) {
-          b = R::combine(b, value<Isa, N>(tree, run, i));
-          c = R::combine(c, value<Isa, N>(tree, run, i + N));
-          d = R::combine(d, value<Isa, N>(tree, run, i + 2 * N));
-          e = R::combine(e, value<Isa, N>(tree, run, i + 3 * N));
-        }
-        a = R::combine(a, apart(R::combine(apart(R::combine(b, c)), apart(R::combine(d, e)))));
-      }
-      alignas(64) unsigned char buffers[Operands][64];
-      int tail = 0;
-      for (int64_t n = run.count;;) {
-        P b = none;
-        for (; i + N <= n; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-        if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
-        a = R::combine(a, apart(b));
-        if (i >= n) break;
-        tail = static_cast<int>(n - i);  // once more, on padded copies
-        buffer_tail<Tree>(run, buffers, i, tail);
-        i = 0, n = N;
-      }
-      return folded<R>(a);
-    }
-  };
-
-  /// Rows of trees that are not next to nothing have loops of single packs: their own work hides what a sum waits for, and an eighth of the code is there
-  /// to be compiled.
-  static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
-
-  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
-  /// apart, operand by operand. The rows that come next are asked for at the same time.
-  struct Strip {
-    template <class Isa>
-    SITU_INLINE static int run(Tree const* tree_, Run<Operands> const* run_, A* strip, int64_t const* row_bytes, int rows) {
-      constexpr int N = Isa::bytes / widest_lane;
-      Tree const tree = *tree_;
-      Run<Operands> run = bound(run_);
-      // Eight rows a power of two apart fill the sets of the nearest cache of many a processor; four leave room (a third faster with AVX2, in the caches).
-      constexpr int group = Isa::bytes == 64 ? together : 4;
-      constexpr std::make_integer_sequence<int, group> all{};
-      int64_t bytes[Operands];
-      bool near = false;
-      for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
-      int64_t i = 0;
-      for (int first = 0; first + group <= rows; first += group) {
-        if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
-        else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
-      }
-      if (i == run.count && rows >= together) return 0;
-      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
-        add_row<Isa, N>(tree, run, strip, i);
-        if (row + 1 == rows) break;
-        for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
-      }
-      return 0;
-    }
-
-    SITU_INLINE static Run<Operands> row_of(Run<Operands> run, int64_t row, int64_t const* bytes) {
-      for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row * bytes[o];
-      return run;
-    }
-    template <class Isa, int N, bool Asks, int... Row>
-    SITU_INLINE static int64_t add_rows(Tree const& tree, Run<Operands> const& run, int64_t first, int64_t const* bytes, A* strip, std::integer_sequence<int, Row...> all) {
-      using P = pack<A, N, Isa>;
-      constexpr int line = 64 / static_cast<int>(sizeof(T)) > N ? 64 / static_cast<int>(sizeof(T)) : N;
-      Run<Operands> const at[] = {row_of(run, first + Row, bytes)...};
-      int64_t i = 0;
-      for (; i + N <= run.count; i += N) {
-        if (Asks && i % line == 0) ask_for_next(at, bytes, i, all);
-        P const sum = joined<Isa, N>(tree, at, i, all);
-        R::combine(P::load(strip + i), sum).store(strip + i);
-      }
-      return i;
-    }
-    template <class Isa, int N, int... Row>
-    SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
-      pack<A, N, Isa> const x[] = {value<Isa, N>(tree, at[Row], i)...};
-      auto const first = R::combine(R::combine(x[0], x[1]), R::combine(x[2], x[3]));
-      if constexpr (sizeof...(Row) == 4) return first;
-      else return R::combine(first, R::combine(R::combine(x[4], x[5]), R::combine(x[6], x[7])));
-    }
-    template <int... Row>
-    SITU_INLINE static void ask_for_next(Run<Operands> const* at, int64_t const* bytes, int64_t i, std::integer_sequence<int, Row...>) {
-      (ask_for_next<static_cast<int>(sizeof...(Row))>(at[Row], bytes, i), ...);
-    }
-    template <int rows>
-    SITU_INLINE static void ask_for_next(Run<Operands> const& at, int64_t const* bytes, int64_t i) {
-      for (int o = 1; o < Operands; ++o) {
-        int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
-        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
-      }
-    }
-
-    template <class Isa, int N>
-    SITU_INLINE static void add_row(Tree const& tree, Run<Operands> run, A* strip, int64_t i) {
-      using P = pack<A, N, Isa>;
-      alignas(64) unsigned char buffers[Operands][64];
-      int64_t n = run.count;
-      for (;;) {
-        for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
-        if (i >= n) return;
-        buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
-        strip += i;
-        i = 0, n = N;
-      }
-    }
-  };
-};
-
-/// Puts the accumulators of a strip's block aside: merges them into the totals, and starts them again.
-template <class R, class A, class Total>
-struct SetAsideBody {
-  template <class Isa>
-  SITU_INLINE static int run(A* values, Total* totals, int64_t padded) {
-    constexpr int N = Isa::bytes / static_cast<int>(sizeof(Total) > sizeof(A) ? sizeof(Total) : sizeof(A));
-    using P = pack<A, N, Isa>;
-    using Q = pack<Total, N, Isa>;
-    P const none(static_cast<A>(R::identity()));
-    for (int64_t i = 0; i < padded; i += N) {
-      R::combine(Q::load(totals + i), convert_unchecked<Total>(P::load(values + i))).store(totals + i);
-      none.store(values + i);
-    }
-    return 0;
-  }
-};
-
-}  // namespace detail::cpu
-}  // namespace situ::inline SITU_ABI
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {

@@ -167,10 +167,18 @@ struct max : min<T> {
 struct any : max<bool> {
   static constexpr char const* name = "any";
   static constexpr bool empty_is_defined = true;
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return static_cast<X>(a | b);
+  }
 };
 struct all : min<bool> {
   static constexpr char const* name = "all";
   static constexpr bool empty_is_defined = true;
+  template <class X>
+  SITU_INLINE static X combine(X const& a, X const& b) {
+    return static_cast<X>(a & b);
+  }
 };
 /// The same of what is computed in wider registers than bytes fill: comparisons, mostly.
 template <bool All>

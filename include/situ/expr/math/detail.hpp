@@ -334,15 +334,32 @@ SITU_INLINE pack<T, N, Isa> power_of_two(pack<T, N, Isa> const& n) {
   }
 }
 
-/// x · 2^n for integers n, |n| <= 250 or 2000, rounded once; overflow and denormal results as in ldexp.
+/// Where x · 2^n is 0 for |x| < 2^20, with room to spare.
+template <class T>
+inline constexpr T vanishing_power = sizeof(T) == 4 ? T(-171) : T(-1120);
+/// x · 2^n for integers n, |n| <= 250 or 2000, |x| < 2^20, rounded once; overflow and denormal results as in ldexp. From vanishing_power down the result is a
+/// zero that is not computed (+0 with AVX-512): many a processor takes a hundred times as long where a product is too small for a normal number.
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> const& n) {
 #if SITU_MATH_X86_ASM
   if constexpr (has_avx512<T, N, Isa>) {
     auto r = x.v;
     auto const nv = n.v;
-    if constexpr (sizeof(T) == 4) __asm__("vscalefps {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
-    else __asm__("vscalefpd {%1, %0, %0|%0, %0, %1}" : "+v"(r) : "v"(nv));
+    auto const least = pack<T, N, Isa>(vanishing_power<T>).v;
+    typename std::conditional_t<sizeof(r) / sizeof(T) == 16, std::type_identity<uint16_t>, std::type_identity<uint8_t>>::type kept;
+    if constexpr (sizeof(T) == 4) {
+      __asm__(
+          "vcmpps {$21, %3, %2, %1|%1, %2, %3, 21}\n\t"
+          "vscalefps {%2, %0, %0%{%1%}%{z%}|%0%{%1%}%{z%}, %0, %2}"
+          : "+v"(r), "=&Yk"(kept)
+          : "v"(nv), "v"(least));
+    } else {
+      __asm__(
+          "vcmppd {$21, %3, %2, %1|%1, %2, %3, 21}\n\t"
+          "vscalefpd {%2, %0, %0%{%1%}%{z%}|%0%{%1%}%{z%}, %0, %2}"
+          : "+v"(r), "=&Yk"(kept)
+          : "v"(nv), "v"(least));
+    }
     return pack<T, N, Isa>(r);
   }
 #endif
@@ -351,7 +368,8 @@ SITU_INLINE pack<T, N, Isa> scale(pack<T, N, Isa> const& x, pack<T, N, Isa> cons
   constexpr int bias = sizeof(T) == 4 ? 127 : 1023, digits = sizeof(T) == 4 ? 23 : 52;
   auto const both = bitcast<U>(keep_order(n + pack<T, N, Isa>(round_magic<T> + 2 * bias)));
   auto const half = both >> 1;
-  return keep_order(x * bitcast<T>(half << digits)) * bitcast<T>((both - half) << digits);
+  pack<T, N, Isa> const rest = bitcast<T>((both - half) << digits);
+  return keep_order(x * bitcast<T>(half << digits)) * select(n < pack<T, N, Isa>(vanishing_power<T>), pack<T, N, Isa>(T(0)), rest);
 }
 
 /// |x| and the sign of x, as bits.

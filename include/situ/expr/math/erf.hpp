@@ -253,7 +253,7 @@ SITU_INLINE P whole(H const& rest, P const& v) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> erfc(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 10.25f);
+  P const a = detail::at_most(detail::magnitude(x), 11.0f);
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(
       P(1.0f), a, 2.125f, {-square.hi, -square.lo}, {1.03134906f, -1.30585738e-08f},
@@ -269,7 +269,7 @@ namespace detail {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const g = at_most(at_least(x, -15.0f), 15.0f);
+  P const g = at_most(at_least(x, -15.8f), 15.8f);
   auto const square = two_prod(g, g);
   auto const tail = gaussian_tail(
       g, magnitude(g), 3.0f, {square.hi * -0.5f, square.lo * -0.5f}, {0.729083717f, -2.64977533e-08f},
@@ -440,7 +440,7 @@ namespace detail {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_slope_anywhere(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = at_most(magnitude(x), 15.0f), one(1.0f);
+  P const a = at_most(magnitude(x), 15.8f), one(1.0f);
   auto const square = two_prod(a, a);
   auto const [t, rest, n] = split_exp_twice(square.hi * -0.5f, square.lo * -0.5f);
   P const d = a + P(3.0f), near = near_reciprocal(d), u = multiply_add(residual(d, near), near, near);
@@ -479,7 +479,7 @@ SITU_INLINE pack<float, N, Isa> gelu_slope(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> erfc(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 27.5);
+  P const a = detail::at_most(detail::magnitude(x), 28.2);
   auto const square = detail::two_prod(a, a);
   auto const tail = detail::gaussian_tail(P(1.0), a, 2.75, {-square.hi, -square.lo}, {1.0651415295348778, -1.0772051935350882e-16}, detail::erfc_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
@@ -502,7 +502,7 @@ SITU_INLINE pack<double, N, Isa> erf(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const g = detail::at_most(detail::at_least(x, -39.0), 39.0);
+  P const g = detail::at_most(detail::at_least(x, -40.0), 40.0);
   auto const square = detail::two_prod(g, g);
   auto const tail = detail::gaussian_tail(g, detail::magnitude(g), 4.0, {square.hi * -0.5, square.lo * -0.5}, {0.7552851304157515, -2.2175033409973908e-17}, detail::gelu_polynomial{});
   P const y = detail::scale(keep_order(tail.high + tail.low), tail.n);
@@ -527,7 +527,7 @@ SITU_INLINE pack<double, N, Isa> gelu_tanh(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const a = detail::at_most(detail::magnitude(x), 39.0), one(1.0);
+  P const a = detail::at_most(detail::magnitude(x), 40.0), one(1.0);
   auto const square = detail::two_prod(a, a);
   auto const [t, rest, n] = detail::split_exp_twice(square.hi * -0.5, square.lo * -0.5);
   P const d = a + P(4.0), u = detail::divide(one, d), v = multiply_add(u, P(-8.0), one);

@@ -137,12 +137,12 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -104.0f));
+    auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 89.0f), -125.0f));
     return detail::scale(P(1.0f) + t, n);
   } else {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
-    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -104.0f);
+    if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -125.0f);
     auto const [t, n, shifted] = detail::split_exp_shifted(c);
     if (SITU_UNLIKELY(special)) return detail::scale(P(1.0f) + t, n);
     P const power = bitcast<float>(bitcast<int32_t>(shifted) << 23);
@@ -157,7 +157,7 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp2(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const y = detail::at_least(detail::at_most(x, 129.0f), -151.0f);
+  P const y = detail::at_least(detail::at_most(x, 129.0f), -180.0f);
   P const n = detail::round_small(y);
   P const r = y - n;
   P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
@@ -183,7 +183,7 @@ SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -746.0));
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -790.0));
   return detail::scale(P(1.0) + t, n);
 }
 
@@ -191,7 +191,7 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const y = detail::at_least(detail::at_most(x, 1025.0), -1077.0);
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1140.0);
   P const n = detail::round_small(y);
   P const r = (y - n) * P(0.6931471805599453);
   return detail::scale(P(1.0) + detail::exp_rest(r, r), n);

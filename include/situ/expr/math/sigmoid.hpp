@@ -150,7 +150,7 @@ template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> sigmoid(pack<T, N, Isa> const& x) {
   using P = pack<T, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
-    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -110.0f));
+    auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, 87.5f), -125.0f));
     return detail::divide(q, d);
   } else if constexpr (sizeof(T) == 4) {
     auto const [q, d, n] = detail::split_sigmoid(detail::at_least(detail::at_most(x, detail::sigmoid_bound), -detail::sigmoid_bound));
@@ -172,7 +172,7 @@ SITU_INLINE pack<T, N, Isa> silu(pack<T, N, Isa> const& x) {
   if constexpr (detail::has_avx512<float, N, Isa> && sizeof(T) == 4) {
     P const g = detail::at_least(x, -125.0f);
     auto const [q, d, n] = detail::split_sigmoid(detail::at_most(g, 87.5f));
-    return detail::scale(detail::divide(g, d), n);
+    return detail::with_sign_of(x, detail::scale(detail::divide(g, d), n));
   } else if constexpr (sizeof(T) == 4) {
     P const c = detail::at_least(detail::at_most(x, 80.0f), -detail::sigmoid_bound);  // c q must not overflow
     auto const [q, d, n] = detail::split_sigmoid(c);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <situ/expr/cpu/launch.hpp>
+#include <situ/ops/cpu/reduce_lanes.hpp>
 #include <situ/ops/cpu/reduce_plan.hpp>
 #include <situ/ops/reducers_centred.hpp>
 
@@ -30,7 +31,7 @@ struct CentredRow {
       int64_t const step = count <= longest_chains ? count / 4 : N;
       P some(R::none());
       for (int k = 0; k < 4; ++k) some = R::gather(some, P::load(x + k * step + (step - N) / 2));
-      c = R::centre(fold<N>(some), static_cast<E>(4 * N));
+      c = R::centre(folded<Gathered>(some), static_cast<E>(4 * N));
     } else {
       c = gathered<Isa>(x, count);
     }
@@ -72,22 +73,30 @@ struct CentredRow {
       gather_chains(first, x + i, Chains{});
     }
     for (; i + N <= count; i += N) first[0] = R::gather(first[0], P::load(x + i));
-    if (i < count) {
-      E last[N];
-      for (int k = 0; k < N; ++k) last[k] = i + k < count ? x[i + k] : R::none();
-      first[0] = R::gather(first[0], P::load(last));
-    }
-    return R::centre(fold<N>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
+    if (i < count) first[0] = R::gather(first[0], tail_of<P>(x, i, count, R::none()));
+    return R::centre(folded<Gathered>(R::gather(R::gather(first[0], first[1]), R::gather(first[2], first[3]))), static_cast<E>(count));
   }
-  template <int N, class P>
-  SITU_INLINE static E fold(P const& all) {
-    E lanes[N];
-    all.store(lanes);
-    for (int half = N / 2; half > 0; half /= 2) {
-      for (int k = 0; k < half; ++k) lanes[k] = R::gather(lanes[k], lanes[k + half]);
-    }
-    return lanes[0];
+  /// The elements from number i on, fewer than a pack, and what stands for those that there are not.
+  template <class P>
+  SITU_INLINE static P tail_of(E const* x, int64_t i, int64_t count, E absent) {
+    int const tail = static_cast<int>(count - i);
+    if (count >= P::lanes) return last_lanes(P::load(x + count - P::lanes), tail, P(absent));
+    E lanes[P::lanes];
+    for (int k = 0; k < P::lanes; ++k) lanes[k] = k < tail ? x[i + k] : absent;
+    return P::load(lanes);
   }
+  struct Gathered {
+    template <class X>
+    SITU_INLINE static X combine(X const& a, X const& b) {
+      return R::gather(a, b);
+    }
+  };
+  struct Added {
+    template <class X>
+    SITU_INLINE static X combine(X const& a, X const& b) {
+      return a + b;
+    }
+  };
   template <class Isa>
   SITU_INLINE static void sums_about(E const* x, int64_t count, E c, C& total_s, C& total_t) {
     constexpr int N = Isa::bytes / static_cast<int>(sizeof(E));
@@ -111,17 +120,18 @@ struct CentredRow {
       all_t = all_t + keep_order((t[0] + t[1]) + (t[2] + t[3]));
     }
     for (; i + N <= count; i += N) R::spread(all_s, all_t, P::load(x + i), around);
-    E lanes[N], other[N];
-    if (i < count) {
-      for (int k = 0; k < N; ++k) lanes[k] = i + k < count ? x[i + k] : R::absent(c);
-      R::spread(all_s, all_t, P::load(lanes), around);
-    }
-    all_s.store(lanes);
-    all_t.store(other);
-    total_s = total_t = 0;
-    for (int k = 0; k < N; k += 2) {
-      total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
-      total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+    if (i < count) R::spread(all_s, all_t, tail_of<P>(x, i, count, R::absent(c)), around);
+    if constexpr (std::is_same_v<C, E>) {
+      total_s = folded<Added>(all_s), total_t = folded<Added>(all_t);
+    } else {
+      E lanes[N], other[N];
+      all_s.store(lanes);
+      all_t.store(other);
+      total_s = total_t = 0;
+      for (int k = 0; k < N; k += 2) {
+        total_s += static_cast<C>(lanes[k]) + static_cast<C>(lanes[k + 1]);
+        total_t += static_cast<C>(other[k]) + static_cast<C>(other[k + 1]);
+      }
     }
   }
   static constexpr int64_t longest_chains = 4096;

@@ -22,6 +22,20 @@ SITU_INLINE P lanes_down(P const& a, [[maybe_unused]] std::integer_sequence<int,
   return result;
 }
 
+/// The lanes of a register of lanes of one or two bytes, so many bytes down; some end with others.
+template <int Bytes, class P>
+SITU_INLINE P bytes_down(P const& a) {
+  constexpr int words = static_cast<int>(sizeof(a.v)) / 8;
+  using Words = pack<int64_t, words, typename P::isa_type>;
+  Words from;
+  __builtin_memcpy(&from.v, &a.v, sizeof a.v);
+  if constexpr (Bytes >= 8) from = lanes_down<Bytes / 8>(from, std::make_integer_sequence<int, words>{});
+  else from.v = from.v >> (8 * Bytes);
+  P result;
+  __builtin_memcpy(&result.v, &from.v, sizeof a.v);
+  return result;
+}
+
 /// All lanes of a pack in one, as a balanced tree.
 template <class R, class P>
 SITU_INLINE typename P::value_type folded(P const& a) {
@@ -35,6 +49,15 @@ SITU_INLINE typename P::value_type folded(P const& a) {
     if constexpr (N > 2) y = R::combine(y, lanes_down<2>(y, places));
     if constexpr (N > 1) y = R::combine(y, lanes_down<1>(y, places));
     return y[0];
+  } else if constexpr (constexpr int bytes = N * static_cast<int>(sizeof(A)); sizeof(A) < 4 && bytes >= 16 && bytes <= P::isa_type::bytes) {
+    P y = a;
+    if constexpr (bytes > 32) y = R::combine(y, bytes_down<32>(y));
+    if constexpr (bytes > 16) y = R::combine(y, bytes_down<16>(y));
+    y = R::combine(y, bytes_down<8>(y));
+    y = R::combine(y, bytes_down<4>(y));
+    y = R::combine(y, bytes_down<2>(y));
+    if constexpr (sizeof(A) == 1) y = R::combine(y, bytes_down<1>(y));
+    return y[0];
   } else {
     A lanes[N];
     a.store(lanes);
@@ -43,6 +66,36 @@ SITU_INLINE typename P::value_type folded(P const& a) {
     }
     return lanes[0];
   }
+}
+
+/// Bytes of lanes that do not count, then of such as do, then of such as do not.
+struct LaneBytes {
+  signed char of[192];
+};
+inline constexpr LaneBytes lane_bytes = [] {
+  LaneBytes bytes{};
+  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
+  return bytes;
+}();
+/// The lanes of a that count, from a place of lane_bytes on, and those of b elsewhere. By bits: g++ selects some types lane by lane.
+template <class P>
+SITU_INLINE P lanes_of(signed char const* counting, P a, P const& b) {
+  decltype(P::mask_type::v) counts, from, to;
+  __builtin_memcpy(&counts, counting, sizeof counts);
+  __builtin_memcpy(&from, &a.v, sizeof from);
+  __builtin_memcpy(&to, &b.v, sizeof to);
+  from = (from & counts) | (to & ~counts);
+  __builtin_memcpy(&a.v, &from, sizeof from);
+  return a;
+}
+/// The last `tail` lanes, or the first ones.
+template <class P>
+SITU_INLINE P last_lanes(P const& a, int tail, P const& b) {
+  return lanes_of(lane_bytes.of + 64 - (P::lanes - tail) * static_cast<int>(sizeof(typename P::value_type)), a, b);
+}
+template <class P>
+SITU_INLINE P first_lanes(P const& a, int tail, P const& b) {
+  return lanes_of(lane_bytes.of + 128 - tail * static_cast<int>(sizeof(typename P::value_type)), a, b);
 }
 
 /// What a formula has of its own where its rows are reduced pack by pack: `packs` of each row, in turns into two accumulators, of which the one that took
@@ -77,16 +130,6 @@ struct PacksBody {
 };
 template <class A, int Operands>
 using PackLoops = Variants<void, void const*, PackPlaces<Operands> const*, int64_t const*, A*, int64_t, int64_t>;
-
-/// Bytes of lanes that do not count, then of such as do, then of such as do not.
-struct LaneBytes {
-  signed char of[192];
-};
-inline constexpr LaneBytes lane_bytes = [] {
-  LaneBytes bytes{};
-  for (int k = 64; k < 128; ++k) bytes.of[k] = -1;
-  return bytes;
-}();
 
 /// Rows of elements, `row_bytes` apart operand by operand, to one number each. `loops` are a formula's, whose AVX-512 packs have `lanes_of_avx512` elements.
 template <class R, int Operands>
@@ -228,15 +271,6 @@ struct CombineBody {
     best = select(R::extremum > 0 ? x > best : x < best, x, best);
   }
 
-  /// The first `count` lanes, and nothing behind them.
-  template <class P>
-  SITU_INLINE static P first_lanes(P const& x, int count) {
-    A lanes[P::lanes];
-    x.store(lanes);
-    for (int k = count; k < P::lanes; ++k) lanes[k] = static_cast<A>(R::identity());
-    return P::load(lanes);
-  }
-
   /// Rows of elements, `row_bytes` apart operand by operand, to one number each: four packs at a time.
   struct Row {
     template <class Isa>
@@ -291,18 +325,22 @@ struct CombineBody {
         }
         a = R::combine(a, apart(R::combine(apart(R::combine(b, c)), apart(R::combine(d, e)))));
       }
-      alignas(64) unsigned char buffers[Operands][64];
-      int tail = 0;
-      for (int64_t n = run.count;;) {
-        P b = none;
-        for (; i + N <= n; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
-        if (SITU_UNLIKELY(tail > 0)) b = first_lanes(b, tail);
-        a = R::combine(a, apart(b));
-        if (i >= n) break;
-        tail = static_cast<int>(n - i);  // once more, on padded copies
-        buffer_tail<Tree>(run, buffers, i, tail);
-        i = 0, n = N;
+      P b = none;
+      for (; i + N <= run.count; i += N) b = R::combine(b, value<Isa, N>(tree, run, i));
+      hold<Isa>(a.v);  // whose comparisons g++ makes lane by lane else
+      a = R::combine(a, apart(b));
+      if (i == run.count) return folded<R>(a);
+      int const tail = static_cast<int>(run.count - i);
+      P last = none;
+      if (run.count >= N) {  // a pack that ends with the row, of which some lanes count
+        last = last_lanes(value<Isa, N>(tree, run, run.count - N), tail, none);
+      } else {
+        alignas(64) unsigned char buffers[Operands][64];
+        buffer_tail<Tree>(run, buffers, 0, tail);
+        last = first_lanes(value<Isa, N>(tree, run, 0), tail, none);
       }
+      hold<Isa>(a.v);
+      a = R::combine(a, apart(last));
       return folded<R>(a);
     }
   };
