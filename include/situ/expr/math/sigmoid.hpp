@@ -200,7 +200,8 @@ SITU_INLINE pack<float, N, Isa> softplus(pack<float, N, Isa> const& x) {
   P const c = select(big, half, one);
   P const s = detail::scale(c, n);
   P const f = multiply_add(s, t, s - select(big, half, zero));
-  P const y = f + (detail::log_rest(f) + select(big, P(1.42860677e-06f), zero));
+  P const g = select(detail::magnitude(f) < P(0x1p-40f), zero, f);  // whose square is no denormal number, nor counts beside f
+  P const y = f + (detail::log_rest(g) + select(big, P(1.42860677e-06f), zero));
   return (y + select(big, P(0.693145751953125f), zero)) + select(x < zero, zero, x);
 }
 
