@@ -213,6 +213,21 @@ TEST_CASE_TEMPLATE("close elements between distant ones are sorted too", T, doub
   });
 }
 
+// Few elements are inserted one by one; how few, the bits say in which they differ.
+TEST_CASE_TEMPLATE("rows of every short length are sorted, whatever the bits in which they differ", T, double, int64_t, float, int16_t) {
+  for (int64_t n = 20; n < 140; ++n) {
+    for (int width = 5; width <= 8 * static_cast<int>(sizeof(T)); width += 9) {
+      INFO(n, " elements of ", width, " bits");
+      Tensor<T> x = empty<T>({n});
+      for (int64_t i = 0; i < n; ++i) x.data()[i] = detail::of_sort_key<T>(static_cast<detail::sort_key_t<T>>(hashed(i) >> (64 - width)));
+      check_sort(x);
+      auto const sorted = sort_values(x.flip(0));
+      Tensor<T> const flipped = x.flip(0);
+      CHECK(differs<T>(flipped, 0, false, n, &sorted, nullptr) == "");
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("every view and axis is sorted on every device", D, Cpu, Pinned, Emulated<0>) {
   auto const each = []<class T>(std::type_identity<T>) {
     for (int kind : {5, 6}) {

@@ -21,8 +21,8 @@ struct alignas(64) BucketTable {
   uint16_t samples[1 << cell_bits];
 
   /// For n items whose keys differ in these bits.
-  template <class I>
-  void make(typename I::item const* from, int64_t n, uint64_t difference, bool descending) {
+  template <class Items>
+  void make(typename Items::item const* from, int64_t n, uint64_t difference, bool descending) {
     int const lowest = difference == 0 ? 0 : __builtin_ctzll(difference), bits = difference == 0 ? 1 : 64 - __builtin_clzll(difference) - lowest;
     int const most = n < (int64_t{1} << 20) ? cell_bits - 2 : cell_bits, width = bits < most ? bits : most, cells = 1 << width;
     cell = Digit{lowest + bits - width, static_cast<unsigned>(cells) - 1u};
@@ -36,7 +36,7 @@ struct alignas(64) BucketTable {
     for (int64_t k = 0; k < count; ++k) {
       // Multiples of the golden ratio: spread evenly, and out of step with any period.
       int64_t const part = static_cast<int64_t>(static_cast<uint64_t>(k + 1) * 0x9E3779B97F4A7C15u >> 44), place = (n >> 20) * part + ((n & 0xfffff) * part >> 20);
-      ++samples[cell.of(I::key_of(from[place]))];
+      ++samples[cell.of(Items::key_of(from[place]))];
     }
     int64_t before = 0;
     for (int c = 0; c < cells; ++c) {
@@ -58,8 +58,8 @@ constexpr bool is_long_row(int64_t n) {
 template <class T, bool Indexed>
 struct LongRow {
   using Elements = SortItems<T, false>;
-  using I = SortItems<T, Indexed>;
-  using Item = typename I::item;
+  using Items = SortItems<T, Indexed>;
+  using Item = typename Items::item;
   SortedRow<T> row;
   Item* items;  ///< n, for the buckets; n more are spare
   BucketTable* table;
@@ -105,7 +105,7 @@ struct LongRow {
     for (int64_t b = first; b < last; ++b) {
       int64_t const place = begin[b], count = begin[b + 1] - place;
       if (count == 0) continue;
-      Item* const sorted = sort_items<I>(items + place, items + n + begin[first], count, descending);
+      Item* const sorted = sort_items<Items>(items + place, items + n + begin[first], count, descending);
       if constexpr (Indexed) put_records(sorted, row, place, count);
       else std::memcpy(static_cast<void*>(row.values + place), sorted, static_cast<std::size_t>(count) * sizeof(Item));
     }

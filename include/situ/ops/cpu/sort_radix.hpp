@@ -168,7 +168,7 @@ struct Digits {
   uint64_t base;
   bool all;  ///< keys that are equal in them are equal
   /// Of keys that differ, or exceed the base, in no other bits.
-  explicit Digits(uint64_t bits, uint64_t base = 0) : passes(1), width(0), lowest(0), top(0), base(base), all(true) {
+  explicit Digits(uint64_t bits, uint64_t from = 0) : passes(1), width(0), lowest(0), top(0), base(from), all(true) {
     if (bits == 0) return;
     lowest = __builtin_ctzll(bits);
     top = 64 - __builtin_clzll(bits);
@@ -236,9 +236,9 @@ struct SortItems<T, true> {
   }
 };
 
-template <class I>
-void count_digits(typename I::item const* from, int64_t first, int64_t end, Digit digit, int64_t* counts) {
-  I::for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) { ++counts[d + 256 * static_cast<std::size_t>(i & 1)]; });
+template <class Items>
+void count_digits(typename Items::item const* from, int64_t first, int64_t end, Digit digit, int64_t* counts) {
+  Items::for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) { ++counts[d + 256 * static_cast<std::size_t>(i & 1)]; });
 }
 
 /// Counts become the places of the first element of each digit, digits rising or falling.
@@ -253,20 +253,20 @@ inline void places_of(int64_t* counts, bool descending) {
 }
 
 /// One pass: n items go to their places.
-template <class I>
-void scatter_items(typename I::item const* from, typename I::item* to, int64_t n, Digit digit, int64_t* places, NextPass next) {
-  if constexpr (I::has_keys) {
-    if (!next.counts) return I::for_each_digit(from, 0, n, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
+template <class Items>
+void scatter_items(typename Items::item const* from, typename Items::item* to, int64_t n, Digit digit, int64_t* places, NextPass next) {
+  if constexpr (Items::has_keys) {
+    if (!next.counts) return Items::for_each_digit(from, 0, n, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
     for (int64_t i = 0; i < n; ++i) {
       auto const item = from[i];
-      ++next.counts[next.digit.of(I::key_of(item))];
-      to[places[digit.of(I::key_of(item))]++] = item;
+      ++next.counts[next.digit.of(Items::key_of(item))];
+      to[places[digit.of(Items::key_of(item))]++] = item;
     }
   } else {
     for (int64_t base = 0; base < n; base += key_block) {
       int64_t const last = n - base < key_block ? n : base + key_block;
-      I::for_each_digit(from, base, last, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
-      if (next.counts) count_digits<I>(from, base, last, next.digit, next.counts);
+      Items::for_each_digit(from, base, last, digit, [=](int64_t i, std::size_t d) { to[places[d]++] = from[i]; });
+      if (next.counts) count_digits<Items>(from, base, last, next.digit, next.counts);
     }
   }
 }
@@ -304,17 +304,17 @@ void scatter_once(T const* from, SortedRow<T> to, int64_t first, int64_t end, Di
 }
 
 /// The digits that n items are sorted by: all, or fewer where that saves more passes than it costs to settle the order afterwards.
-template <class I>
-Digits digits_of(typename I::item const* from, int64_t n, int cost) {
-  using K = typename I::key;
+template <class Items>
+Digits digits_of(typename Items::item const* from, int64_t n, int cost) {
+  using K = typename Items::key;
   constexpr int most = 32;
-  Digits digits = I::digits(from, n);
+  Digits digits = Items::digits(from, n);
   if (digits.passes < 2 + cost || n < 64) return digits;
   int const count = n < 1024 ? most / 2 : most;
   K keys[most];
   int gaps[most], found = 0;  // powers of two, rising
   for (int k = 0; k < count; ++k) {
-    K const key = I::key_of(from[n / count * k]);
+    K const key = Items::key_of(from[n / count * k]);
     int j = k;
     for (; j > 0 && keys[j - 1] > key; --j) keys[j] = keys[j - 1];
     keys[j] = key;
@@ -337,33 +337,36 @@ constexpr std::size_t radix_scratch(int64_t n) {
   return (static_cast<std::size_t>(n) * sizeof(typename SortItems<T, Indexed>::item) * (Indexed ? 2 : 1) + 63) / 64 * 64;
 }
 
+/// Whether an insertion sort of n items takes less time than so many passes, each of which clears and sums up its counts.
+constexpr bool is_few(int64_t n, int passes) { return n < 100 && n * n < 1024 * passes; }
+
 inline constexpr int64_t cached_bytes = int64_t{1} << 20;  // of items that passes go over
 
 /// Stable insertion sort of a few items.
-template <class I>
-void insertion_sort_items(typename I::item* items, int64_t n, typename I::key flip) {
-  using K = typename I::key;
+template <class Items>
+void insertion_sort_items(typename Items::item* items, int64_t n, typename Items::key flip) {
+  using K = typename Items::key;
   for (int64_t i = 1; i < n; ++i) {
     auto const item = items[i];
-    K const key = static_cast<K>(I::key_of(item) ^ flip);
+    K const key = static_cast<K>(Items::key_of(item) ^ flip);
     int64_t j = i;
-    for (; j > 0 && static_cast<K>(I::key_of(items[j - 1]) ^ flip) > key; --j) items[j] = items[j - 1];
+    for (; j > 0 && static_cast<K>(Items::key_of(items[j - 1]) ^ flip) > key; --j) items[j] = items[j - 1];
     items[j] = item;
   }
 }
 
-template <class I>
-typename I::item* sort_items(typename I::item* items, typename I::item* spare, int64_t n, bool descending);
+template <class Items>
+typename Items::item* sort_items(typename Items::item* items, typename Items::item* spare, int64_t n, bool descending);
 
 /// Sorts n items that are sorted by these digits.
-template <class I>
-void settle(typename I::item* items, typename I::item* spare, int64_t n, Digits const& digits, bool descending) {
-  using K = typename I::key;
-  using item = typename I::item;
+template <class Items>
+void settle(typename Items::item* items, typename Items::item* spare, int64_t n, Digits const& digits, bool descending) {
+  using K = typename Items::key;
+  using item = typename Items::item;
   constexpr int64_t most_steps = 16;
   K const flip = static_cast<K>(descending ? ~K(0) : K(0));
-  auto const key_at = [&](int64_t i) { return static_cast<K>(I::key_of(items[i]) ^ flip); };
-  auto const upper_at = [&](int64_t i) { return static_cast<K>(I::key_of(items[i]) - static_cast<K>(digits.base)) >> digits.lowest; };
+  auto const key_at = [&](int64_t i) { return static_cast<K>(Items::key_of(items[i]) ^ flip); };
+  auto const upper_at = [&](int64_t i) { return static_cast<K>(Items::key_of(items[i]) - static_cast<K>(digits.base)) >> digits.lowest; };
   K before = key_at(0);
   for (int64_t i = 1; i < n; ++i) {
     K const key = key_at(i);
@@ -380,7 +383,7 @@ void settle(typename I::item* items, typename I::item* spare, int64_t n, Digits 
     int64_t first = j, last = i + 1;
     while (first > 0 && upper_at(first - 1) == upper) --first;
     while (last < n && upper_at(last) == upper) ++last;
-    item* const run = sort_items<I>(items + first, spare + first, last - first, descending);
+    item* const run = sort_items<Items>(items + first, spare + first, last - first, descending);
     if (run != items + first) std::memcpy(static_cast<void*>(items + first), run, static_cast<std::size_t>(last - first) * sizeof(item));
     i = last - 1;
     before = key_at(i);
@@ -388,63 +391,67 @@ void settle(typename I::item* items, typename I::item* spare, int64_t n, Digits 
 }
 
 /// Sorts n items, between where they are and as much spare memory. Returns where they are then.
-template <class I>
-typename I::item* sort_items(typename I::item* items, typename I::item* spare, int64_t n, bool descending) {
-  using K = typename I::key;
+template <class Items>
+typename Items::item* sort_items(typename Items::item* items, typename Items::item* spare, int64_t n, bool descending) {
+  using K = typename Items::key;
   if (n <= insertion_limit) {
-    insertion_sort_items<I>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
+    insertion_sort_items<Items>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
     return items;
   }
-  Digits const digits = digits_of<I>(items, n, 1);
+  Digits const digits = digits_of<Items>(items, n, 1);
   if (digits.width == 0) return items;
-  if (n < 64 && digits.passes > 2) {
-    insertion_sort_items<I>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
+  if (is_few(n, digits.passes)) {
+    insertion_sort_items<Items>(items, n, static_cast<K>(descending ? ~K(0) : K(0)));
     return items;
   }
   Counts counts[2] = {};
-  if (n * static_cast<int64_t>(sizeof(typename I::item)) > cached_bytes && digits.passes > 1) {  // by the upper digit first
+  if (n * static_cast<int64_t>(sizeof(typename Items::item)) > cached_bytes && digits.passes > 1) {  // by the upper digit first
     Digit const upper = digits[digits.passes - 1];
-    count_digits<I>(items, 0, n, upper, counts[0]);
+    count_digits<Items>(items, 0, n, upper, counts[0]);
     places_of(counts[0], descending);
-    scatter_items<I>(items, spare, n, upper, counts[0], NextPass{{0, 0}, nullptr});
+    scatter_items<Items>(items, spare, n, upper, counts[0], NextPass{{0, 0}, nullptr});
     int64_t first = 0;
     for (int k = 0; k < 256; ++k) {
       int64_t const end = counts[0][descending ? 255 - k : k];  // where the next digit begins
-      auto* const sorted = sort_items<I>(spare + first, items + first, end - first, descending);
-      if (sorted != spare + first) std::memcpy(static_cast<void*>(spare + first), sorted, static_cast<std::size_t>(end - first) * sizeof(typename I::item));
+      auto* const sorted = sort_items<Items>(spare + first, items + first, end - first, descending);
+      if (sorted != spare + first) std::memcpy(static_cast<void*>(spare + first), sorted, static_cast<std::size_t>(end - first) * sizeof(typename Items::item));
       first = end;
     }
     return spare;
   }
-  count_digits<I>(items, 0, n, digits[0], counts[0]);
+  count_digits<Items>(items, 0, n, digits[0], counts[0]);
   for (int p = 0; p < digits.passes; ++p) {
     places_of(counts[p % 2], descending);
-    scatter_items<I>(items, spare, n, digits[p], counts[p % 2], digits.next(p, counts));
+    scatter_items<Items>(items, spare, n, digits[p], counts[p % 2], digits.next(p, counts));
     auto* const sorted = spare;
     spare = items, items = sorted;
   }
-  if (!digits.all) settle<I>(items, spare, n, digits, descending);
+  if (!digits.all) settle<Items>(items, spare, n, digits, descending);
   return items;
 }
 
 /// Sorts one row on this thread. `values` may be the source.
 template <class T>
 void radix_sort_values(T const* source, T* values, T* scratch, int64_t n, bool descending) {
-  using I = SortItems<T, false>;
-  Digits const digits = digits_of<I>(source, n, 2);
+  using Items = SortItems<T, false>;
+  Digits const digits = digits_of<Items>(source, n, 2);
+  if (is_few(n, digits.passes)) {
+    if (source != values) std::memcpy(static_cast<void*>(values), source, static_cast<std::size_t>(n) * sizeof(T));
+    return insertion_sort_items<Items>(values, n, static_cast<typename Items::key>(descending ? ~uint64_t{0} : uint64_t{0}));
+  }
   if (source == values && digits.passes % 2 == 1) {
     std::memcpy(static_cast<void*>(scratch), source, static_cast<std::size_t>(n) * sizeof(T));
     source = scratch;
   }
   Counts counts[2] = {};
-  count_digits<I>(source, 0, n, digits[0], counts[0]);
+  count_digits<Items>(source, 0, n, digits[0], counts[0]);
   for (int p = 0; p < digits.passes; ++p) {
     T* const to = (digits.passes - p) % 2 == 1 ? values : scratch;
     places_of(counts[p % 2], descending);
-    scatter_items<I>(source, to, n, digits[p], counts[p % 2], digits.next(p, counts));
+    scatter_items<Items>(source, to, n, digits[p], counts[p % 2], digits.next(p, counts));
     source = to;
   }
-  if (!digits.all) settle<I>(values, scratch, n, digits, descending);
+  if (!digits.all) settle<Items>(values, scratch, n, digits, descending);
 }
 
 /// Writes n sorted records to the places from `place` on.
@@ -458,26 +465,32 @@ void put_records(typename Records<sort_key_t<T>>::record const* from, SortedRow<
 template <class T, bool Indexed>
 void sort_short_row(SortedRow<T> const& row, int64_t n, bool descending) {
   using K = sort_key_t<T>;
-  using I = SortItems<T, Indexed>;
+  using Items = SortItems<T, Indexed>;
   K const flip = static_cast<K>(descending ? ~K(0) : K(0));
   if constexpr (Indexed) {
-    typename I::item records[insertion_limit];
+    typename Items::item records[insertion_limit];
     for (int64_t i = 0; i < n; ++i) records[i] = Records<K>::make(sort_key(row.source[i]), i);
-    insertion_sort_items<I>(records, n, flip);
+    insertion_sort_items<Items>(records, n, flip);
     put_records(records, row, 0, n);
   } else {
     if (row.source != row.values) std::memcpy(static_cast<void*>(row.values), row.source, static_cast<std::size_t>(n) * sizeof(T));
-    insertion_sort_items<I>(row.values, n, flip);
+    insertion_sort_items<Items>(row.values, n, flip);
   }
 }
 
 template <class T>
 void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool descending) {
-  using I = SortItems<T, true>;
+  using Items = SortItems<T, true>;
   using Elements = SortItems<T, false>;
-  using Record = typename I::item;
+  using Record = typename Items::item;
   Record* buffers[2] = {static_cast<Record*>(scratch), static_cast<Record*>(scratch) + n};
   Digits const digits = digits_of<Elements>(row.source, n, 2);
+  if (is_few(n, digits.passes)) {
+    using K = typename Items::key;
+    for (int64_t i = 0; i < n; ++i) buffers[0][i] = Records<K>::make(sort_key(row.source[i]), i);
+    insertion_sort_items<Items>(buffers[0], n, static_cast<K>(descending ? ~K(0) : K(0)));
+    return put_records(buffers[0], row, 0, n);
+  }
   Counts counts[2] = {};
   count_digits<Elements>(row.source, 0, n, digits[0], counts[0]);
   for (int p = 0; p < digits.passes; ++p) {
@@ -489,11 +502,11 @@ void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool 
     if (p == 0 && last) scatter_once(row.source, row, 0, n, digits[p], places);
     else if (p == 0) scatter_first(row.source, buffers[0], 0, n, digits[p], places, next);
     else if (last) scatter_last(before, row, 0, n, digits[p], places);
-    else scatter_items<I>(before, buffers[p % 2], n, digits[p], places, next);
+    else scatter_items<Items>(before, buffers[p % 2], n, digits[p], places, next);
   }
   if (digits.all) return;
   Record* const sorted = buffers[(digits.passes + 1) % 2];
-  settle<I>(sorted, buffers[digits.passes % 2], n, digits, descending);
+  settle<Items>(sorted, buffers[digits.passes % 2], n, digits, descending);
   put_records(sorted, row, 0, n);
 }
 
