@@ -11,8 +11,8 @@
 /// Device    runs where x lives; enqueued, not waited for. The same result for any number of threads.
 /// Throws    AxisError when x has no such axis; ShapeError when k is not between 0 and its extent, or for an axis of 2³² elements or more where
 ///           indices are kept of elements of less than 8 bytes, or x lives on a GPU; OutOfMemory.
-/// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort, one pass for 8 bits in which elements
-///           differ, with as much scratch memory as x (values) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
+/// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort by the upper bits that tell elements apart, of long rows
+///           in buckets that a cache holds, with as much scratch memory as x (long rows: twice) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
 ///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy
 ///           beyond that.
 /// Gradient  ∂values/∂x is the permutation: the gradient of values goes to the places that `indices` names.
