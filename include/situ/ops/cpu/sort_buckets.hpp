@@ -81,19 +81,9 @@ struct LongRow {
   void scatter(int64_t first, int64_t end, int64_t* places) const {
     BucketTable const& t = *table;
     if (t.once) {
-      Elements::for_each_digit(row.source, first, end, t.cell, [&t, places, to = row](int64_t i, std::size_t c) {
-        int64_t const place = places[t.of(c)]++;
-        if (to.indices) to.indices[place] = i;
-        if (to.values) to.values[place] = to.source[i];
-      });
+      scatter_once(row, first, end, t.cell, places, t);
     } else if constexpr (Indexed) {
-      using K = sort_key_t<T>;
-      K keys[key_block];
-      for (int64_t base = first; base < end; base += key_block) {
-        int64_t const m = end - base < key_block ? end - base : key_block;
-        dispatch<EncodeKeys<T>>(row.source + base, &keys[0], m, K(0));
-        for (int64_t i = 0; i < m; ++i) items[places[t.of(t.cell.of(keys[i]))]++] = Records<K>::make(keys[i], base + i);
-      }
+      scatter_first(row.source, items, first, end, t.cell, places, NextPass{{0, 0}, nullptr}, t);
     } else {
       Elements::for_each_digit(row.source, first, end, t.cell, [&t, places, to = items, from = row.source](int64_t i, std::size_t c) { to[places[t.of(c)]++] = from[i]; });
     }

@@ -271,16 +271,21 @@ void scatter_items(typename Items::item const* from, typename Items::item* to, i
   }
 }
 
+/// Which of the places a digit goes to: its own.
+struct OwnPlace {
+  SITU_INLINE std::size_t of(std::size_t digit) const { return digit; }
+};
+
 /// Elements to records: the first of several passes.
-template <class T>
+template <class T, class Where = OwnPlace>
 void scatter_first(T const* from, typename Records<sort_key_t<T>>::record* to, int64_t first, int64_t end, Digit digit, int64_t* places,
-                   NextPass next) {
+                   NextPass next, Where const& where = {}) {
   using K = sort_key_t<T>;
   K keys[key_block];
   for (int64_t base = first; base < end; base += key_block) {
     int64_t const m = end - base < key_block ? end - base : key_block;
     dispatch<EncodeKeys<T>>(from + base, &keys[0], m, K(0));
-    for (int64_t i = 0; i < m; ++i) to[places[digit.of(keys[i])]++] = Records<K>::make(keys[i], base + i);
+    for (int64_t i = 0; i < m; ++i) to[places[where.of(digit.of(keys[i]))]++] = Records<K>::make(keys[i], base + i);
     if (next.counts) count_digits<SortItems<T, false>>(from, base, base + m, next.digit, next.counts);
   }
 }
@@ -294,12 +299,12 @@ void scatter_last(typename Records<sort_key_t<T>>::record const* from, SortedRow
   }
 }
 /// Elements to the result: the only pass.
-template <class T>
-void scatter_once(T const* from, SortedRow<T> to, int64_t first, int64_t end, Digit digit, int64_t* places) {
-  SortItems<T, false>::for_each_digit(from, first, end, digit, [=](int64_t i, std::size_t d) {
-    int64_t const place = places[d]++;
+template <class T, class Where = OwnPlace>
+void scatter_once(SortedRow<T> const& row, int64_t first, int64_t end, Digit digit, int64_t* places, Where const& where = {}) {
+  SortItems<T, false>::for_each_digit(row.source, first, end, digit, [=, &where, to = row](int64_t i, std::size_t d) {
+    int64_t const place = places[where.of(d)]++;
     if (to.indices) to.indices[place] = i;
-    if (to.values) to.values[place] = from[i];
+    if (to.values) to.values[place] = to.source[i];
   });
 }
 
@@ -499,7 +504,7 @@ void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool 
     int64_t* const places = counts[p % 2];
     places_of(places, descending);
     NextPass const next = digits.next(p, counts);
-    if (p == 0 && last) scatter_once(row.source, row, 0, n, digits[p], places);
+    if (p == 0 && last) scatter_once(row, 0, n, digits[p], places);
     else if (p == 0) scatter_first(row.source, buffers[0], 0, n, digits[p], places, next);
     else if (last) scatter_last(before, row, 0, n, digits[p], places);
     else scatter_items<Items>(before, buffers[p % 2], n, digits[p], places, next);
