@@ -4996,20 +4996,37 @@ inline int64_t full_grid(int device) {
   return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
 }
 
-/// Starts kernel(argument), types forgotten.
-SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1) {
+/// How many blocks of block_threads threads of a kernel run at once on a GPU, which is asked once.
+template <auto Kernel>
+int64_t blocks_at_once(int device) {
+  static constinit int known[max_devices] = {};
+  int count = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+  if (count == 0) {
+    DeviceGuard const guard(device);
+    int each = 0;
+    check(device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, reinterpret_cast<void const*>(Kernel), block_threads, 0),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    count = (each > 0 ? each : 1) * static_cast<int>(full_grid(device) / 8);
+    __atomic_store_n(&known[device], count, __ATOMIC_RELAXED);
+  }
+  return count;
+}
+
+/// Starts kernel(argument), types forgotten; its blocks share `shared` bytes beside what it declares.
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1,
+                                 unsigned shared = 0) {
   DeviceGuard const guard(device);
   cudaStream_t const stream = current_stream(device);
   void* arguments[] = {const_cast<void*>(argument)};
   ObservedWork work(device, stream, what);
   cudaError_t code = cudaSuccess;
   if (cluster == 1) {
-    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, shared, stream);
   } else {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), 0, stream, &attribute, 1};
+    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), shared, stream, &attribute, 1};
     code = cudaLaunchKernelExC(&config, kernel, arguments);
   }
   check(device, code, "launching ", what);
@@ -12431,11 +12448,16 @@ namespace situ::inline SITU_ABI {
 namespace functions {
 struct gelu;
 struct gelu_tanh;
+struct log;
+struct log10;
+struct log1p;
+struct log2;
 }  // namespace functions
 #if defined(__CUDA_ARCH__)
 namespace math::detail {
 __device__ inline float gelu_of_narrow(float x);
 __device__ inline float gelu_tanh_of_narrow(float x);
+__device__ inline float log_of_narrow(float t, float x, float unit);
 }  // namespace math::detail
 #endif
 namespace detail::cuda {
@@ -12492,6 +12514,18 @@ struct Lanes {
       words[0] = v.x, words[1] = v.y;
     } else {
       words[0] = *reinterpret_cast<typename word<bytes>::type const*>(from);
+    }
+  }
+  /// From memory that the kernel does not write: its stores, whichever come first, are not waited for.
+  SITU_DEVICE __forceinline__ void load_read_only(T const* from) {
+    if constexpr (bytes == 16) {
+      uint4 const v = __ldg(reinterpret_cast<uint4 const*>(from));
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else if constexpr (bytes == 8) {
+      uint2 const v = __ldg(reinterpret_cast<uint2 const*>(from));
+      words[0] = v.x, words[1] = v.y;
+    } else {
+      words[0] = __ldg(reinterpret_cast<typename word<bytes>::type const*>(from));
     }
   }
   SITU_DEVICE __forceinline__ void store(T* to) const {
@@ -12640,6 +12674,22 @@ struct Evaluator {
   SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, X const& x) {
     return math::detail::gelu_tanh_of_narrow(x);
   }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 1);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log2 const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 1.44269504f);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log10 const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 0.434294482f);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log1p const&, X const& x) {
+    return math::detail::log_of_narrow(x, 1 + x, 1);
+  }
 #endif
 
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
@@ -12664,6 +12714,12 @@ inline constexpr int widest_input<Apply<Op, Ts...>> = [] {
   for (int w : {widest_input<Ts>...}) result = w > result ? w : result;
   return result;
 }();
+
+/// Whether a tree reads the numbers of elements.
+template <class Tree>
+inline constexpr bool counts_elements = std::is_same_v<Tree, Index>;
+template <class Op, class... Ts>
+inline constexpr bool counts_elements<Apply<Op, Ts...>> = (counts_elements<Ts> || ...);
 
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
@@ -12800,59 +12856,198 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
   }
 }
 
-/// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows, so that
-/// operands which run across the rows find their neighbours in its cache.
+/// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows. An operand that runs across the rows is
+/// first copied, tile by tile, to shared memory, so that it is read along the axis where its elements are neighbours. Axis 0 is the innermost one here.
 struct StridedTiles {
   FastDivisor sizes[max_rank];     ///< of the outer axes
   FastDivisor tile_columns;        ///< tiles side by side
   unsigned rows, inner;
-  int outer_rank;                  ///< the innermost axis has this number
+  int outer_rank;
   int column_bits;                 ///< a tile is 2^column_bits threads wide
+  int rounds;                      ///< how many rows each of its threads handles
   uint64_t vectors;                ///< bit o: operand o takes 16-byte accesses
+  uint64_t staged;                 ///< bit o: operand o goes through shared memory
 };
 template <int Operands>
 struct StridedOperands : StridedTiles {
   static constexpr int operands = Operands;
   void* data[Operands];
-  int strides[Operands][max_rank];
+  int strides[Operands][max_rank];  ///< 0 along axis 1 where there is none
+  unsigned char size_bits[Operands];  ///< elements have 2^size_bits bytes
 };
 
 template <class P>
 using StridedArguments = FormulaArguments<StridedOperands<P::leaves + 1>, typename P::tree_type>;
 
-/// Where a thread stands: how many of its N neighbours exist, the number of the first one, and how far it lies from each operand's first.
-template <int N, class A>
-SITU_DEVICE __forceinline__ int locate(A const& arguments, int64_t& index, int64_t* offsets) {
-  unsigned const tile_row = arguments.tile_columns.quotient(blockIdx.x);
-  unsigned const tile_column = blockIdx.x - tile_row * arguments.tile_columns.divisor;
-  int const bits = arguments.column_bits;
-  unsigned row = tile_row * (static_cast<unsigned>(block_threads) >> bits) + (threadIdx.x >> bits);
-  unsigned const column = ((tile_column << bits) + (threadIdx.x & ((1u << bits) - 1))) * N;
-  if (row >= arguments.rows || column >= arguments.inner) return 0;
-  index = static_cast<int64_t>(row) * arguments.inner + column;
-#pragma unroll
-  for (int o = 0; o < A::operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][arguments.outer_rank]) * static_cast<int>(column);
-#pragma unroll 1
-  for (int k = arguments.outer_rank - 1; k >= 0; --k) {
-    unsigned const q = arguments.sizes[k].quotient(row);
-    int const place = static_cast<int>(row - q * arguments.sizes[k].divisor);
-    row = q;
-#pragma unroll
-    for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * place;
-  }
-  return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
+inline constexpr int most_rounds = 4;
+inline constexpr int staged_rows = 64, staged_column_bits = 3;  ///< of a tile where an operand goes through shared memory
+/// The bytes from one column of such a tile to the next: a word more than it has, so that the threads of a warp meet in few banks.
+SITU_HOST_DEVICE constexpr unsigned staged_pitch(unsigned element_bytes) { return staged_rows * element_bytes + (element_bytes < 4 ? 4 : element_bytes); }
+/// What an operand's tile takes at most: as many columns as 16 bytes have elements, for every thread across it.
+inline constexpr unsigned staged_bytes = staged_pitch(1) * (16u << staged_column_bits);
+inline constexpr int most_staged = 5;  ///< operands: 48 KiB hold their tiles
+
+/// The memory that the threads of a block share, as much as its launch asked for.
+SITU_DEVICE __forceinline__ char* memory_of_block() {
+#if defined(__CUDA_ARCH__)
+  extern __shared__ uint4 shared_by_block[];
+#else
+  static uint4 shared_by_block[48 * 1024 / 16];  // what compilers of the host see
+#endif
+  return reinterpret_cast<char*>(shared_by_block);
 }
+
+/// What is staged of operand o: columns of staged_rows elements.
+SITU_DEVICE __forceinline__ char* staged_tile(uint64_t staged, int o) {
+  uint64_t const before = staged & ((uint64_t{1} << o) - 1);
+#if defined(__CUDA_ARCH__)
+  unsigned count;
+  asm volatile("popc.b64 %0, %1;" : "=r"(count) : "l"(before));  // where it is wanted: it is not made ready ahead of a branch
+#else
+  auto const count = static_cast<unsigned>(__popcll(before));
+#endif
+  return memory_of_block() + count * staged_bytes;
+}
+
+/// Starts to copy 4 bytes to shared memory, where compute capability 8.0 has a way past the registers.
+SITU_DEVICE __forceinline__ void start_copy(char* to, char const* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from) : "memory");
+#else
+  *reinterpret_cast<unsigned*>(to) = *reinterpret_cast<unsigned const*>(from);
+#endif
+}
+/// Until what this thread has started to copy is there.
+SITU_DEVICE __forceinline__ void await_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/// Where a thread stands in a tile: its first element.
+struct TilePlace {
+  unsigned row, column;
+};
+
+/// The tile of a block and the part of it that a thread handles: N neighbours in each of `rounds` rows.
+template <int N, class A>
+struct StridedTile {
+  A const& arguments;
+  unsigned first_row, first_column;  ///< of the tile
+  SITU_DEVICE __forceinline__ explicit StridedTile(A const& a) : arguments(a) {
+    unsigned const tile_row = a.tile_columns.quotient(blockIdx.x);
+    first_row = tile_row * (rows_of_round() * static_cast<unsigned>(a.rounds));
+    first_column = ((blockIdx.x - tile_row * a.tile_columns.divisor) << a.column_bits) * N;
+  }
+  SITU_DEVICE __forceinline__ unsigned rows_of_round() const { return static_cast<unsigned>(block_threads) >> arguments.column_bits; }
+
+  /// Calls f(integral_constant of how many neighbours, the first one's place, its number, how far it lies from each operand's first) for what this
+  /// thread handles: N at a time, but one at the end of a row.
+  template <class F>
+  SITU_DEVICE __forceinline__ void for_each(F const& f) const {
+    TilePlace place{threadIdx.x >> arguments.column_bits, (threadIdx.x & ((1u << arguments.column_bits) - 1)) * N};
+    int64_t index = 0, offsets[A::operands];
+    int count = 0;
+#pragma unroll 1
+    for (int round = 0; round < arguments.rounds; ++round, place.row += rows_of_round()) {
+      if (round == 0 || arguments.outer_rank > 1) {
+        count = locate(place, index, offsets);
+      } else {
+        if (first_row + place.row >= arguments.rows) return;
+        index += static_cast<int64_t>(rows_of_round()) * arguments.inner;
+#pragma unroll
+        for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][1]) * static_cast<int>(rows_of_round());
+      }
+      if (count == N) {
+        f(std::integral_constant<int, N>{}, place, index, offsets);
+        continue;
+      }
+      int64_t single[A::operands];
+#pragma unroll
+      for (int o = 0; o < A::operands; ++o) single[o] = offsets[o];
+#pragma unroll 1
+      for (int k = 0; k < count; ++k) {
+        f(std::integral_constant<int, 1>{}, TilePlace{place.row, place.column + static_cast<unsigned>(k)}, index + k, single);
+#pragma unroll
+        for (int o = 0; o < A::operands; ++o) single[o] += arguments.strides[o][0];
+      }
+    }
+  }
+
+  /// How many of the N neighbours at that place exist, the number of the first one, and how far it lies from each operand's first.
+  SITU_DEVICE __forceinline__ int locate(TilePlace const& place, int64_t& index, int64_t* offsets) const {
+    unsigned const row = first_row + place.row, column = first_column + place.column;
+    if (row >= arguments.rows || column >= arguments.inner) return 0;
+    index = static_cast<int64_t>(row) * arguments.inner + column;
+#pragma unroll
+    for (int o = 0; o < A::operands; ++o) offsets[o] = static_cast<int64_t>(arguments.strides[o][0]) * static_cast<int>(column);
+    walk_rows(row, [&](int k, unsigned at) {
+#pragma unroll
+      for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][k]) * static_cast<int>(at);
+    });
+    return arguments.inner - column < N ? static_cast<int>(arguments.inner - column) : N;
+  }
+  /// Calls f(k, place along axis k) for the outer axes, where a row stands.
+  template <class F>
+  SITU_DEVICE __forceinline__ void walk_rows(unsigned row, F const& f) const {
+    if (arguments.outer_rank <= 1) return f(1, row);
+    int k = 1;
+#pragma unroll 1
+    for (; k < arguments.outer_rank; ++k) {
+      unsigned const q = arguments.sizes[k].quotient(row);
+      f(k, row - q * arguments.sizes[k].divisor);
+      row = q;
+    }
+    f(k, row);
+  }
+
+  /// Brings the tile of every operand that wants it to shared memory, in words of 4 bytes: half an element, one, or those of several rows. For all threads
+  /// of the block.
+  SITU_DEVICE __forceinline__ void stage() const {
+    if (arguments.staged == 0) return;
+#pragma unroll 1
+    for (uint64_t left = arguments.staged; left != 0; left &= left - 1) {
+      int const o = __ffsll(static_cast<long long>(left)) - 1;
+      unsigned const size_bits = arguments.size_bits[o], words_bits = 4 + size_bits;  // a column has 2^words_bits words, one for each of neighbouring threads
+      unsigned const byte = (threadIdx.x & ((1u << words_bits) - 1)) * 4, step = static_cast<unsigned>(block_threads) >> words_bits;
+      unsigned const row = first_row + (byte >> size_bits), end = arguments.inner - first_column;
+      unsigned const columns = end < N << staged_column_bits ? end : N << staged_column_bits;
+      if (row >= arguments.rows) continue;
+      unsigned column = threadIdx.x >> words_bits;
+      int64_t const stride = arguments.strides[o][0];
+      int64_t offset = stride * (first_column + column);
+      walk_rows(row, [&](int k, unsigned place) { offset += static_cast<int64_t>(arguments.strides[o][k]) * static_cast<int>(place); });
+      char const* from = static_cast<char const*>(arguments.data[o]) + (offset << size_bits) + (byte & ((1u << size_bits) - 1));
+      char* to = staged_tile(arguments.staged, o) + column * staged_pitch(1u << size_bits) + byte;
+#pragma unroll 4
+      for (; column < columns; column += step) {
+        start_copy(to, from);
+        to += step * staged_pitch(1u << size_bits);
+        from += stride * static_cast<int64_t>(step << size_bits);
+      }
+    }
+    await_copies();
+    __syncthreads();
+  }
+};
+static_assert(staged_rows == 1 << 6);
 
 /// N elements of each input of a tree, neighbours along the innermost axis; number K is operand K + First.
 template <class A, int First = 1>
 struct StridedSource {
   A const& arguments;
   int64_t const* offsets;
+  TilePlace place;
   template <class T, int K, int N>
   SITU_DEVICE __forceinline__ void load(Lanes<T, N>& lanes) const {
     constexpr int o = K + First;
+    if (arguments.staged >> o & 1) {
+      constexpr unsigned pitch = staged_pitch(sizeof(T));
+      char const* const tile = staged_tile(arguments.staged, o) + place.column * pitch;
+      return lanes.load_each(reinterpret_cast<T const*>(tile) + place.row, pitch / static_cast<unsigned>(sizeof(T)), N);
+    }
     T const* const from = static_cast<T const*>(arguments.data[o]) + offsets[o];
-    int const stride = arguments.strides[o][arguments.outer_rank];
+    int const stride = arguments.strides[o][0];
     if (N == 1 || (arguments.vectors >> o & 1)) lanes.load(from);
     else if (stride == 0) lanes.load_one(from);
     else lanes.load_each(from, stride, N);
@@ -12863,36 +13058,21 @@ template <class T, int N, class A>
 SITU_DEVICE __forceinline__ void store_strided(Lanes<T, N> const& lanes, A const& arguments, int64_t const* offsets, int o) {
   T* const to = static_cast<T*>(arguments.data[o]) + offsets[o];
   if (N == 1 || (arguments.vectors >> o & 1)) lanes.store(to);
-  else lanes.store_each(to, arguments.strides[o][arguments.outer_rank], N);
+  else lanes.store_each(to, arguments.strides[o][0], N);
 }
-/// One element further.
-template <class A>
-SITU_DEVICE __forceinline__ void step_strided(A const& arguments, int64_t* offsets) {
-#pragma unroll
-  for (int o = 0; o < A::operands; ++o) offsets[o] += arguments.strides[o][arguments.outer_rank];
-}
-
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_kernel(const __grid_constant__ StridedArguments<P> arguments) {
   using Tree = typename P::tree_type;
   using Out = typename P::out_type;
-  using Source = StridedSource<StridedOperands<P::leaves + 1>>;
-  constexpr int N = lanes_of<P>;
+  using Operands = StridedOperands<P::leaves + 1>;
   auto const& operands = arguments.operands;
-  int64_t index, offsets[P::leaves + 1];
-  int count = locate<N>(operands, index, offsets);
-  if (count == N) {
+  StridedTile<lanes_of<P>, Operands> const tile(operands);
+  tile.stage();
+  tile.for_each([&]<int N>(std::integral_constant<int, N>, TilePlace const& place, int64_t index, int64_t const* offsets) {
     Held<Tree, N> held;
-    hold(held, Source{operands, offsets});
-    return store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
-  }
-#pragma unroll 1
-  for (; count > 0; --count, ++index) {  // the end of a row
-    Held<Tree, 1> held;
-    hold(held, Source{operands, offsets});
+    hold(held, StridedSource<Operands>{operands, offsets, place});
     store_strided(values_of_lanes<Out>(arguments.tree, held, index), operands, offsets, 0);
-    step_strided(operands, offsets);
-  }
+  });
 }
 
 /// Whether a stride is beyond what 32-bit strides reach.
@@ -12965,17 +13145,35 @@ struct StridedSpace {
     return result;
   }
 
-  /// The width of a tile in threads, as a power of 2: whole rows, or narrow where an operand runs across the rows.
-  int column_bits(int64_t columns) const {
-    bool across = false;
-    for (int o = 0; o < operands; ++o) {
-      int64_t const inner = strides[o][rank - 1];
-      if (inner <= 1 && inner >= -1) continue;
-      for (int k = 0; k + 1 < rank; ++k) across = across || (strides[o][k] != 0 && strides[o][k] < inner && -strides[o][k] < inner);
+  /// The outer axis along which operand o, which runs across the rows, has its neighbours; -1 where it does not.
+  int axis_across(int o) const {
+    int result = -1;
+    int64_t least = magnitude(o, rank - 1);
+    for (int k = 0; k + 1 < rank; ++k) {
+      if (strides[o][k] != 0 && magnitude(o, k) < least) least = magnitude(o, k), result = k;
     }
-    int bits = 0;
-    while (bits < (across ? 3 : 8) && (int64_t{1} << bits) < columns) ++bits;
-    return bits;
+    return result;
+  }
+  int64_t magnitude(int o, int k) const { return strides[o][k] < 0 ? -strides[o][k] : strides[o][k]; }
+
+  /// Puts outer axis k behind the other ones.
+  void put_last(int k) {
+    for (; k + 2 < rank; ++k) {
+      std::swap(sizes[k], sizes[k + 1]);
+      for (int o = 0; o < operands; ++o) std::swap(strides[o][k], strides[o][k + 1]);
+    }
+  }
+
+  /// Whether operand o goes through shared memory: its neighbours lie along the last outer axis, in whole words where they are small, and far apart along
+  /// the innermost one.
+  bool is_staged(int o, int64_t columns) const {
+    int const size = element_sizes[o], across = rank - 2;
+    if (rank < 2 || sizes[across] < staged_rows / 4 || columns < 1 << staged_column_bits || magnitude(o, rank - 1) * size < 64) return false;
+    if (size >= 4) return strides[o][across] != 0 && magnitude(o, across) * size <= 16;
+    int const rows = 4 / size;
+    bool words = strides[o][across] == 1 && sizes[across] % rows == 0 && reinterpret_cast<std::uintptr_t>(data[o]) % 4 == 0;
+    for (int k = 0; k < rank; ++k) words = words && (k == across || strides[o][k] % rows == 0);
+    return words;
   }
 };
 
@@ -13003,34 +13201,6 @@ template <class P>
 inline constexpr auto element_sizes = element_sizes_of_program<P>();
 
 
-/// Fills the arguments of a strided kernel whose threads handle `lanes` neighbours; gives the number of its blocks.
-SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], StridedSpace const& space, int lanes) {
-  arguments.outer_rank = space.rank - 1;
-  arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
-  arguments.vectors = 0;
-  int64_t rows = 1;
-  for (int k = 0; k < space.rank; ++k) {
-    if (k + 1 < space.rank) rows *= space.sizes[k], arguments.sizes[k] = FastDivisor::of(space.sizes[k]);
-    for (int o = 0; o < space.operands; ++o) strides[o][k] = static_cast<int>(space.strides[o][k]);
-  }
-  for (int o = 0; o < space.operands; ++o) {
-    data[o] = space.data[o];
-    if (space.takes_vectors(o, lanes)) arguments.vectors |= uint64_t{1} << o;
-  }
-  int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
-  int const bits = space.column_bits(columns);
-  int64_t const tile_columns = (columns + (int64_t{1} << bits) - 1) >> bits;
-  int64_t const tile_rows = (rows + (block_threads >> bits) - 1) / (block_threads >> bits);
-  arguments.rows = static_cast<unsigned>(rows);
-  arguments.column_bits = bits;
-  arguments.tile_columns = FastDivisor::of(tile_columns);
-  return dim3(static_cast<unsigned>(tile_columns * tile_rows));
-}
-template <int Operands>
-dim3 bind_part(StridedOperands<Operands>& arguments, StridedSpace const& space, int lanes) {
-  return bind_part(arguments, arguments.data, arguments.strides, space, lanes);
-}
-
 /// A formula that a kernel takes, with the type of its tree forgotten.
 struct KernelTree {
   Formula const* formula;
@@ -13038,7 +13208,64 @@ struct KernelTree {
   std::size_t bytes;
   int const* element_sizes;  ///< of the operands
   int lanes;                 ///< neighbouring elements that a thread handles at once
+  bool counts;               ///< it reads the numbers of elements
 };
+
+/// Fills the arguments of a strided kernel of a formula whose inputs are the operands from number `first` on; gives the number of its blocks.
+SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], unsigned char* size_bits, StridedSpace& space, int device,
+                                    KernelTree const& kernels, int first) {
+  int const lanes = kernels.lanes;
+  int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
+  bool across = false;
+  for (int o = first; o < space.operands && !across; ++o) {
+    int const k = space.axis_across(o);
+    across = k >= 0;
+    if (across && !kernels.counts) space.put_last(k);
+  }
+  arguments.outer_rank = space.rank - 1;
+  arguments.inner = static_cast<unsigned>(space.sizes[space.rank - 1]);
+  arguments.vectors = arguments.staged = 0;
+  int64_t rows = 1;
+  for (int k = 0; k < space.rank; ++k) {
+    int const axis = space.rank - 1 - k;
+    if (k > 0) rows *= space.sizes[axis], arguments.sizes[k] = FastDivisor::of(space.sizes[axis]);
+    for (int o = 0; o < space.operands; ++o) strides[o][k] = static_cast<int>(space.strides[o][axis]);
+  }
+  int staged = 0;
+  for (int o = 0; o < space.operands; ++o) {
+    uint64_t const bit = uint64_t{1} << o;
+    data[o] = space.data[o];
+    size_bits[o] = static_cast<unsigned char>(__builtin_ctz(static_cast<unsigned>(space.element_sizes[o])));
+    if (space.rank == 1) strides[o][1] = 0;
+    if (space.takes_vectors(o, lanes)) arguments.vectors |= bit;
+    if (o < first || staged == most_staged || !space.is_staged(o, columns)) continue;
+    ++staged;
+    arguments.staged |= bit;
+  }
+  // A tile is as wide as rows are, but narrow where an operand runs across them, so that its neighbours are found in the cache.
+  int bits = 0;
+  while (bits < (across ? staged_column_bits : 8) && (int64_t{1} << bits) < columns) ++bits;
+  int64_t const rows_of_round = block_threads >> bits, tile_columns = (columns + (int64_t{1} << bits) - 1) >> bits;
+  auto const blocks = [&](int rounds) { return tile_columns * ((rows + rows_of_round * rounds - 1) / (rows_of_round * rounds)); };
+  int rounds = 1;
+  if (arguments.staged) rounds = staged_rows / static_cast<int>(rows_of_round);
+  else while (!across && rounds < most_rounds && blocks(2 * rounds) >= 2 * full_grid(device)) rounds *= 2;
+  arguments.rows = static_cast<unsigned>(rows);
+  arguments.column_bits = bits;
+  arguments.rounds = rounds;
+  arguments.tile_columns = FastDivisor::of(tile_columns);
+  return dim3(static_cast<unsigned>(blocks(rounds)));
+}
+/// Launches it, by `name`.
+template <int Operands, class Arguments>
+void launch_part(int device, LaunchName const& name, void const* kernel, Arguments& arguments, StridedSpace const& part, KernelTree const& kernels, int first) {
+  StridedOperands<Operands>& to = arguments.operands;
+  StridedSpace space = part;
+  dim3 const blocks = bind_part(to, to.data, to.strides, to.size_bits, space, device, kernels, first);
+  unsigned const shared = static_cast<unsigned>(__builtin_popcountll(to.staged)) * staged_bytes;
+  launch_kernel(device, name, kernel, blocks, block_threads, &arguments, 1, shared);
+}
+
 /// What the kernel takes.
 template <class Operands>
 struct FormulaBytes {
@@ -13074,8 +13301,7 @@ SITU_NOINLINE void launch_strided(int device, FormulaKernels const& kernels, Geo
       [](void* self, StridedSpace const& part) {
         auto const& c = *static_cast<Context const*>(self);
         FormulaBytes<StridedOperands<Operands>> arguments(c.kernels);
-        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
-        launch_kernel(c.device, c.kernels.formula, c.kernels.strided, blocks, block_threads, &arguments);
+        launch_part<Operands>(c.device, c.kernels.formula, c.kernels.strided, arguments, part, c.kernels, 1);
       },
       &context);
 }
@@ -13091,7 +13317,7 @@ void launch_elementwise(cuda_kernels, typename P::tree_type const& tree, Geometr
   static_assert(P::leaves < 64, "situ: an expression reads at most 63 tensors; evaluate a part of it first");
   if (where.size() == 0) return;
   constexpr int device = device_traits<D>::ordinal;
-  cuda::FormulaKernels const kernels{{&formula_of<typename P::tree_type>, &tree, sizeof tree, cuda::element_sizes<P>.of, cuda::lanes_of<P>},
+  cuda::FormulaKernels const kernels{{&formula_of<typename P::tree_type>, &tree, sizeof tree, cuda::element_sizes<P>.of, cuda::lanes_of<P>, cuda::counts_elements<typename P::tree_type>},
                                      reinterpret_cast<void const*>(&cuda::contiguous_kernel<P>),
                                      reinterpret_cast<void const*>(&cuda::strided_kernel<P>),
                                      cuda::rounds_of<P>};
@@ -13556,6 +13782,21 @@ std::string explain(E const& e) {
 namespace situ::inline SITU_ABI {
 namespace math {
 namespace detail {
+
+#if defined(__CUDA_ARCH__)
+// What a GPU has for results of 16 bits.
+/// 2^x to 22 bits, 0 where that is subnormal.
+__device__ inline float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
 
 // Inline assembly for one vector operation, spelled for both assembler dialects, where g++ has no spelling of its own.
 // Clang judges an operand's size by the flags of the file, not of the kernel, and gets none.
@@ -14794,6 +15035,12 @@ namespace math {
 // Numbers: libm on the host, CUDA's own functions on a device.
 SITU_HOST_DEVICE inline float exp(float x) { return SITU_LIBM(expf)(x); }
 SITU_HOST_DEVICE inline double exp(double x) { return SITU_LIBM(exp)(x); }
+#if defined(__CUDA_ARCH__)
+namespace detail {
+/// e^x to as many bits as 16-bit floats have, and some more: off by 2^-24 |x| and 2^-22.
+__device__ inline float exp_of_narrow(float x) { return approximate_exp2(1.44269504f * x); }
+}  // namespace detail
+#endif
 SITU_HOST_DEVICE inline float exp2(float x) { return SITU_LIBM(exp2f)(x); }
 SITU_HOST_DEVICE inline double exp2(double x) { return SITU_LIBM(exp2)(x); }
 SITU_HOST_DEVICE inline float expm1(float x) { return SITU_LIBM(expm1f)(x); }
@@ -15014,6 +15261,15 @@ SITU_HOST_DEVICE inline float log1p(float x) { return SITU_LIBM(log1pf)(x); }
 SITU_HOST_DEVICE inline double log1p(double x) { return SITU_LIBM(log1p)(x); }
 
 namespace detail {
+
+#if defined(__CUDA_ARCH__)
+/// log(1 + t) / log(base) to 18 bits, for 16-bit floats, x = 1 + t and unit = 1 / log(base): by a polynomial for |t| < 1/16, where the logarithm that a
+/// GPU has would lose too much.
+__device__ inline float log_of_narrow(float t, float x, float unit) {
+  float const near = t * ::fmaf(::fmaf(::fmaf(-0.250816315f, t, 0.334116638f), t, -0.499999195f), t, 0.999999642f);
+  return unit * (::fabsf(t) < 0.0625f ? near : 0.693147181f * ::__log2f(x));
+}
+#endif
 
 /// x = 2^e (1 + f), −1/4 <= f < 1/2. Where `special` is set, some lane is no positive normal number: such lanes hold
 /// what they need for the answer to be right (has_avx512), or `log_special` puts it right.
@@ -15650,16 +15906,6 @@ __device__ inline float gelu_slope_of_device(float x) {
   return x < 0 ? s : x >= 0 ? 1 - s : x;
 }
 
-__device__ inline float approximate_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float approximate_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 /// The same to 18 bits, for the 16-bit floats. The power is 2³² times as large, and the polynomial as much smaller: neither is subnormal.
 __device__ inline float gelu_of_narrow(float x) {
   float const a = ::fminf(::fabsf(x), 15.0f), power = approximate_exp2(fused(a * a, -0.72134752f, 32.0f));
@@ -46951,17 +47197,13 @@ using StridedBackwardArguments = FormulaArguments<StridedGradients<P::outputs, P
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes;
   auto const& operands = arguments.operands;
-  int64_t index, offsets[P::operands];
-  int count = locate<N>(operands, index, offsets);
-  StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
-#pragma unroll 1
-  for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.tree, operands.slot_plan, place, index);
-    step_strided(operands, offsets);
-  }
+  StridedTile<Traits::lanes, StridedGradients<P::outputs, P::inputs>> const tile(operands);
+  tile.stage();
+  tile.for_each([&]<int N>(std::integral_constant<int, N>, TilePlace const& from, int64_t index, int64_t const* offsets) {
+    StridedPlace<P::outputs, P::inputs> const place{{operands, offsets, from}};
+    Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
+  });
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
@@ -47025,8 +47267,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
         auto const& c = *static_cast<Context const*>(self);
         FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
         plan_slots(c.places, arguments.operands.slot_plan);
-        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
-        launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
+        launch_part<Outputs + Inputs>(c.device, c.name, c.kernels.strided, arguments, part, c.kernels, Outputs);
       },
       &context);
 }
@@ -47041,7 +47282,8 @@ template <class D, class P>
 void launch_backward(cuda_kernels, typename P::trees const& trees, BackwardPlaces<P::outputs, P::inputs> const& places) {
   static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   using Traits = cuda::BackwardTraits<P>;
-  cuda::FormulaKernels const kernels{{&formula_of<typename P::formula_type>, &trees, sizeof trees, Traits::element_sizes.of, Traits::lanes},
+  cuda::FormulaKernels const kernels{{&formula_of<typename P::formula_type>, &trees, sizeof trees, Traits::element_sizes.of, Traits::lanes,
+                                      cuda::counts_elements<typename P::formula_type> || cuda::counts_elements<typename P::seed_type>},
                                      reinterpret_cast<void const*>(&cuda::contiguous_backward_kernel<P>),
                                      reinterpret_cast<void const*>(&cuda::strided_backward_kernel<P>),
                                      1};

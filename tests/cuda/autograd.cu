@@ -71,6 +71,8 @@ TEST_CASE("gradients of strided and broadcast operands") {
   CHECK_GRADIENTS(1e-5, m, m.clone(), sigmoid(x) * w);
   CHECK_GRADIENTS(1e-5, numbers<float>({130, 63}).t(), m, sigmoid(x) * w);
   CHECK_GRADIENTS(1e-5, m.slice(1, 1, 130, 3), m.slice(1, 0, 129, 3).flip(0), sigmoid(x) * w);
+  CHECK_GRADIENTS(1e-5, numbers<float>({130, 63}).t(), numbers<float>({130, 126}, 4).slice(1, 0, 126, 2).t(), sigmoid(x) * w);
+  CHECK_GRADIENTS(1e-5, numbers<double>({37, 5, 130}).permute({2, 1, 0}), numbers<double>({130, 5, 37}, 4), sigmoid(x) * w);
   CHECK_GRADIENTS(1e-3, m, row, sigmoid(x) * w);
   CHECK_GRADIENTS(1e-3, m, column, sigmoid(x) * w);
 }

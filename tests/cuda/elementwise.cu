@@ -133,36 +133,42 @@ TEST_CASE_TEMPLATE("16-bit floats are computed in float and rounded when they ar
   CHECK_SAME(0, cast<float>(cast<T>(g)) - g, cast<float>(cast<T>(f)) - f);
 }
 
-TEST_CASE_TEMPLATE("gelu of every 16-bit float errs by little more than half of its last place", T, float16, bfloat16) {
+/// f, of a tensor on a GPU, of every 16-bit float errs by little more than half of its last place.
+template <class T, class F, class E>
+void check_every(F const& f, E const& exact_of) {
   Tensor<T> a = zeros<T>({65536});
   for (int64_t i = 0; i < a.size(); ++i) {
     auto const bits = static_cast<uint16_t>(i);
     std::memcpy(static_cast<void*>(a.data() + i), &bits, sizeof bits);
   }
   using limits = std::numeric_limits<T>;
-  for (bool by_tanh : {false, true}) {
-    CAPTURE(by_tanh);
-    Tensor<T, Gpu> const x{a};
-    Tensor<T> const y = (by_tanh ? eval(gelu(x, approximate_tanh)) : eval(gelu(x))).cpu();
-    double worst = 0, of = 0;
-    int wrong = 0;
-    for (int64_t i = 0; i < a.size(); ++i) {
-      double const v = static_cast<double>(static_cast<float>(a.data()[i])), got = static_cast<double>(static_cast<float>(y.data()[i]));
-      double exact = 0.5 * v * std::erfc(-v / std::sqrt(2.0));
-      if (by_tanh) exact = v / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
-      if (std::isinf(v)) exact = v > 0 ? v : -0.0;
-      if (std::isnan(v) || std::isinf(exact) || exact == 0) {
-        wrong += std::isnan(v) ? !std::isnan(got) : got != exact || std::signbit(got) != std::signbit(exact);
-        continue;
-      }
-      int const place = std::max(std::ilogb(exact) + 1, limits::min_exponent) - limits::digits;
-      double const error = std::ldexp(std::fabs(got - exact), -place);
-      if (!(error <= worst)) worst = error, of = v;
+  Tensor<T> const y = eval(f(Tensor<T, Gpu>(a))).cpu();
+  double worst = 0, of = 0;
+  int wrong = 0;
+  for (int64_t i = 0; i < a.size(); ++i) {
+    double const v = static_cast<double>(static_cast<float>(a.data()[i])), got = static_cast<double>(static_cast<float>(y.data()[i])), exact = exact_of(v);
+    if (std::isnan(exact) || std::isinf(exact) || exact == 0) {
+      wrong += std::isnan(exact) ? !std::isnan(got) : got != exact || std::signbit(got) != std::signbit(exact);
+      continue;
     }
-    CAPTURE(of);
-    CHECK(wrong == 0);
-    CHECK(worst < 0.51);
+    int const place = std::max(std::ilogb(exact) + 1, limits::min_exponent) - limits::digits;
+    double const error = std::ldexp(std::fabs(got - exact), -place);
+    if (!(error <= worst)) worst = error, of = v;
   }
+  CAPTURE(of);
+  CHECK(wrong == 0);
+  CHECK(worst < 0.51);
+}
+
+TEST_CASE_TEMPLATE("what has a shorter way for 16-bit floats errs by little more than half of their last place", T, float16, bfloat16) {
+  check_every<T>([](auto const& x) { return gelu(x); }, [](double v) { return std::isinf(v) ? (v > 0 ? v : -0.0) : 0.5 * v * std::erfc(-v / std::sqrt(2.0)); });
+  check_every<T>([](auto const& x) { return gelu(x, approximate_tanh); }, [](double v) {
+    return std::isinf(v) ? (v > 0 ? v : -0.0) : v / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v)));
+  });
+  check_every<T>([](auto const& x) { return log(x); }, [](double v) { return std::log(v); });
+  check_every<T>([](auto const& x) { return log2(x); }, [](double v) { return std::log2(v); });
+  check_every<T>([](auto const& x) { return log10(x); }, [](double v) { return std::log10(v); });
+  check_every<T>([](auto const& x) { return log1p(x); }, [](double v) { return std::log1p(v); });
 }
 
 TEST_CASE("the slope of gelu on a GPU is that of the host, and keeps what is special") {
@@ -222,6 +228,63 @@ TEST_CASE("broadcast, transposed, flipped and sliced operands are read where the
   Tensor<float> const a = numbers<float>({4, 3, 6, 5}), b = numbers<float>({6, 4, 5, 3}, 2);
   Tensor<float, Gpu> const x{a}, y{b};
   CHECK_SAME(0, x.permute({2, 0, 3, 1}) + y, a.permute({2, 0, 3, 1}) + b);
+}
+
+/// Formulas whose operands run across the rows of the output, by ways that depend on their types, extents and strides.
+template <class T>
+void check_across() {
+  for (Shape const& s : {Shape{64, 128}, Shape{200, 65}, Shape{67, 300}, Shape{16, 1000}, Shape{500, 17}}) {
+    Tensor<T> const a = numbers<T>({s[1], s[0]}), b = numbers<T>(s, 2), wide = numbers<T>({s[1], 2 * s[0]}, 3);
+    Tensor<T, Gpu> const x{a}, y{b}, z{wide};
+    CAPTURE(s);
+    CHECK_SAME(0, -x.t(), -a.t());
+    CHECK_SAME(0, x.t() + y, a.t() + b);
+    CHECK_SAME(0, x.flip(0).t() + x.t().flip(0), a.flip(0).t() + a.t().flip(0));
+    CHECK_SAME(0, z.t().slice(0, 0, 2 * s[0], 2) + y, wide.t().slice(0, 0, 2 * s[0], 2) + b);
+    CHECK_SAME(0, z.slice(1, 1, s[0] + 1).t() + z.slice(1, 0, s[0]).t(), wide.slice(1, 1, s[0] + 1).t() + wide.slice(1, 0, s[0]).t());
+    CHECK_SAME(0, cast<float>(x.t()) * 2 + cast<float>(numbers<uint8_t>(s).to(Gpu{})), cast<float>(a.t()) * 2 + cast<float>(numbers<uint8_t>(s)));
+    CHECK_SAME(0, cast<double>(x.t()) + cast<double>(numbers<uint8_t>({s[1], s[0]}).to(Gpu{}).t()), cast<double>(a.t()) + cast<double>(numbers<uint8_t>({s[1], s[0]}).t()));
+    Tensor<T> p = wide.clone();
+    Tensor<T, Gpu> q = z.clone();
+    p.t().slice(0, 0, s[0]) = b;  // written across the rows, and a view beside the rest
+    q.t().slice(0, 0, s[0]) = y;
+    p.slice(1, s[0], 2 * s[0]) = b.t();
+    q.slice(1, s[0], 2 * s[0]) = y.t();
+    CHECK_SAME(0, q, p);
+  }
+  Tensor<T> const c = numbers<T>({19, 5, 70}), row = numbers<T>({19}, 2);
+  Tensor<T, Gpu> const u{c}, v{row};
+  for (auto const& order : {std::vector<int>{0, 2, 1}, std::vector<int>{1, 0, 2}, std::vector<int>{1, 2, 0}, std::vector<int>{2, 0, 1}, std::vector<int>{2, 1, 0}}) {
+    CHECK_SAME(0, -u.permute(order), -c.permute(order));
+    CHECK_SAME(0, u.permute(order) + -u.permute(order), c.permute(order) + -c.permute(order));
+  }
+  CHECK_SAME(0, u.permute({2, 1, 0}) + v, c.permute({2, 1, 0}) + row);
+  CHECK_SAME(0, u.permute({1, 2, 0}) + u.select(1, 3).t(), c.permute({1, 2, 0}) + c.select(1, 3).t());
+  Tensor<T> const m = numbers<T>({40, 50});
+  Tensor<T, Gpu> const n{m};
+  CHECK_SAME(0, n.t() + n.flip(0).t() + n.flip(1).t() + n.flip(0).flip(1).t() + n.t().flip(0) + n.t(), m.t() + m.flip(0).t() + m.flip(1).t() + m.flip(0).flip(1).t() + m.t().flip(0) + m.t());
+}
+
+TEST_CASE("operands that run across the rows are what they are on the host") {
+  check_across<uint8_t>();
+  check_across<float16>();
+  check_across<float>();
+  check_across<double>();
+  Tensor<float> const a = numbers<float>({90, 70, 33});
+  Tensor<float, Gpu> const x{a};
+  Generator one(7), other(7);
+  CHECK_SAME(0, dropout(x.permute({2, 1, 0}), 0.5, true, one), dropout(a.permute({2, 1, 0}), 0.5, true, other));  // it counts elements
+}
+
+TEST_CASE("blocks that handle several rows") {
+  int64_t const rows = situ_test::many(3001), columns = 1030;
+  Tensor<float> const a = numbers<float>({rows, columns}), r = numbers<float>({columns}, 2), c = numbers<float>({rows, 1}, 3);
+  Tensor<float, Gpu> const x{a}, u{r}, v{c};
+  CHECK_SAME(0, x + u, a + r);
+  CHECK_SAME(0, x * v, a * c);
+  CHECK_SAME(0, v * u, c * r);
+  CHECK_SAME(0, cast<float16>(v) * cast<float16>(u), cast<float16>(c) * cast<float16>(r));
+  CHECK_SAME(0, x.slice(1, 1, 1028) + u.slice(0, 0, 1027), a.slice(1, 1, 1028) + r.slice(0, 0, 1027));
 }
 
 TEST_CASE("in place, a GPU writes what the host would") {

@@ -88,6 +88,13 @@ inline void* __cluster_map_shared_rank(void* shared, unsigned) { return shared; 
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 
+inline int __any_sync(unsigned, int condition) {
+  on_host::show(condition);
+  int any = 0;
+  for (int lane = 0; lane < 32; ++lane) any |= on_host::shown[on_host::thread() / 32 * 32 + lane][0];
+  on_host::wait_for_warp();
+  return any != 0;
+}
 template <class T>
 T __shfl_sync(unsigned, T value, int lane, int width = 32) {
   int const first = (on_host::thread() & 31) / width * width;
@@ -138,7 +145,13 @@ T atomicCAS(T* to, std::type_identity_t<T> expected, std::type_identity_t<T> val
   return before;
 }
 
+template <class T>
+T __ldg(T const* from) {
+  return *from;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32); }
 inline float __uint_as_float(unsigned bits) {
   float result;

@@ -283,17 +283,13 @@ using StridedBackwardArguments = FormulaArguments<StridedGradients<P::outputs, P
 template <class P>
 __global__ void __launch_bounds__(block_threads) strided_backward_kernel(const __grid_constant__ StridedBackwardArguments<P> arguments) {
   using Traits = BackwardTraits<P>;
-  constexpr int N = Traits::lanes;
   auto const& operands = arguments.operands;
-  int64_t index, offsets[P::operands];
-  int count = locate<N>(operands, index, offsets);
-  StridedPlace<P::outputs, P::inputs> const place{{operands, offsets}};
-  if (count == N) return Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
-#pragma unroll 1
-  for (; count > 0; --count, ++index) {  // the end of a row
-    Traits::template run<1>(arguments.tree, operands.slot_plan, place, index);
-    step_strided(operands, offsets);
-  }
+  StridedTile<Traits::lanes, StridedGradients<P::outputs, P::inputs>> const tile(operands);
+  tile.stage();
+  tile.for_each([&]<int N>(std::integral_constant<int, N>, TilePlace const& from, int64_t index, int64_t const* offsets) {
+    StridedPlace<P::outputs, P::inputs> const place{{operands, offsets, from}};
+    Traits::template run<N>(arguments.tree, operands.slot_plan, place, index);
+  });
 }
 
 /// Whether the joined operands are contiguous, or one element: then bit o of `repeated` is set.
@@ -357,8 +353,7 @@ SITU_NOINLINE void launch_gradients(int device, FormulaKernels const& kernels, B
         auto const& c = *static_cast<Context const*>(self);
         FormulaBytes<StridedGradients<Outputs, Inputs>> arguments(c.kernels);
         plan_slots(c.places, arguments.operands.slot_plan);
-        dim3 const blocks = bind_part(arguments.operands, part, c.kernels.lanes);
-        launch_kernel(c.device, c.name, c.kernels.strided, blocks, block_threads, &arguments);
+        launch_part<Outputs + Inputs>(c.device, c.name, c.kernels.strided, arguments, part, c.kernels, Outputs);
       },
       &context);
 }
@@ -373,7 +368,8 @@ template <class D, class P>
 void launch_backward(cuda_kernels, typename P::trees const& trees, BackwardPlaces<P::outputs, P::inputs> const& places) {
   static_assert(P::operands <= 64, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
   using Traits = cuda::BackwardTraits<P>;
-  cuda::FormulaKernels const kernels{{&formula_of<typename P::formula_type>, &trees, sizeof trees, Traits::element_sizes.of, Traits::lanes},
+  cuda::FormulaKernels const kernels{{&formula_of<typename P::formula_type>, &trees, sizeof trees, Traits::element_sizes.of, Traits::lanes,
+                                      cuda::counts_elements<typename P::formula_type> || cuda::counts_elements<typename P::seed_type>},
                                      reinterpret_cast<void const*>(&cuda::contiguous_backward_kernel<P>),
                                      reinterpret_cast<void const*>(&cuda::strided_backward_kernel<P>),
                                      1};

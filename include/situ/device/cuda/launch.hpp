@@ -196,20 +196,37 @@ inline int64_t full_grid(int device) {
   return int64_t{8} * __atomic_load_n(&process_state().devices[device].multiprocessors, __ATOMIC_RELAXED);
 }
 
-/// Starts kernel(argument), types forgotten.
-SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1) {
+/// How many blocks of block_threads threads of a kernel run at once on a GPU, which is asked once.
+template <auto Kernel>
+int64_t blocks_at_once(int device) {
+  static constinit int known[max_devices] = {};
+  int count = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+  if (count == 0) {
+    DeviceGuard const guard(device);
+    int each = 0;
+    check(device, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, reinterpret_cast<void const*>(Kernel), block_threads, 0),
+          "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    count = (each > 0 ? each : 1) * static_cast<int>(full_grid(device) / 8);
+    __atomic_store_n(&known[device], count, __ATOMIC_RELAXED);
+  }
+  return count;
+}
+
+/// Starts kernel(argument), types forgotten; its blocks share `shared` bytes beside what it declares.
+SITU_NOINLINE inline void launch_kernel(int device, LaunchName const& what, void const* kernel, dim3 blocks, int threads, void const* argument, int cluster = 1,
+                                 unsigned shared = 0) {
   DeviceGuard const guard(device);
   cudaStream_t const stream = current_stream(device);
   void* arguments[] = {const_cast<void*>(argument)};
   ObservedWork work(device, stream, what);
   cudaError_t code = cudaSuccess;
   if (cluster == 1) {
-    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, 0, stream);
+    code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(threads)), arguments, shared, stream);
   } else {
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), 0, stream, &attribute, 1};
+    cudaLaunchConfig_t const config{blocks, dim3(static_cast<unsigned>(threads)), shared, stream, &attribute, 1};
     code = cudaLaunchKernelExC(&config, kernel, arguments);
   }
   check(device, code, "launching ", what);

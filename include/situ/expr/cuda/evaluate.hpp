@@ -12,11 +12,16 @@ namespace situ::inline SITU_ABI {
 namespace functions {
 struct gelu;
 struct gelu_tanh;
+struct log;
+struct log10;
+struct log1p;
+struct log2;
 }  // namespace functions
 #if defined(__CUDA_ARCH__)
 namespace math::detail {
 __device__ inline float gelu_of_narrow(float x);
 __device__ inline float gelu_tanh_of_narrow(float x);
+__device__ inline float log_of_narrow(float t, float x, float unit);
 }  // namespace math::detail
 #endif
 namespace detail::cuda {
@@ -73,6 +78,18 @@ struct Lanes {
       words[0] = v.x, words[1] = v.y;
     } else {
       words[0] = *reinterpret_cast<typename word<bytes>::type const*>(from);
+    }
+  }
+  /// From memory that the kernel does not write: its stores, whichever come first, are not waited for.
+  SITU_DEVICE __forceinline__ void load_read_only(T const* from) {
+    if constexpr (bytes == 16) {
+      uint4 const v = __ldg(reinterpret_cast<uint4 const*>(from));
+      words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+    } else if constexpr (bytes == 8) {
+      uint2 const v = __ldg(reinterpret_cast<uint2 const*>(from));
+      words[0] = v.x, words[1] = v.y;
+    } else {
+      words[0] = __ldg(reinterpret_cast<typename word<bytes>::type const*>(from));
     }
   }
   SITU_DEVICE __forceinline__ void store(T* to) const {
@@ -221,6 +238,22 @@ struct Evaluator {
   SITU_DEVICE __forceinline__ static float value_of_narrow(functions::gelu_tanh const&, X const& x) {
     return math::detail::gelu_tanh_of_narrow(x);
   }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 1);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log2 const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 1.44269504f);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log10 const&, X const& x) {
+    return math::detail::log_of_narrow(x - 1, x, 0.434294482f);
+  }
+  template <std::same_as<float> X>
+  SITU_DEVICE __forceinline__ static float value_of_narrow(functions::log1p const&, X const& x) {
+    return math::detail::log_of_narrow(x, 1 + x, 1);
+  }
 #endif
 
   /// Evaluates the operands one after the other, converted to what the function takes, then the function.
@@ -245,6 +278,12 @@ inline constexpr int widest_input<Apply<Op, Ts...>> = [] {
   for (int w : {widest_input<Ts>...}) result = w > result ? w : result;
   return result;
 }();
+
+/// Whether a tree reads the numbers of elements.
+template <class Tree>
+inline constexpr bool counts_elements = std::is_same_v<Tree, Index>;
+template <class Op, class... Ts>
+inline constexpr bool counts_elements<Apply<Op, Ts...>> = (counts_elements<Ts> || ...);
 
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI

@@ -12,6 +12,21 @@ namespace situ::inline SITU_ABI {
 namespace math {
 namespace detail {
 
+#if defined(__CUDA_ARCH__)
+// What a GPU has for results of 16 bits.
+/// 2^x to 22 bits, 0 where that is subnormal.
+__device__ inline float approximate_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
 // Inline assembly for one vector operation, spelled for both assembler dialects, where g++ has no spelling of its own.
 // Clang judges an operand's size by the flags of the file, not of the kernel, and gets none.
 #if SITU_X86 && !defined(__clang__)

@@ -53,16 +53,6 @@ __device__ inline float gelu_slope_of_device(float x) {
   return x < 0 ? s : x >= 0 ? 1 - s : x;
 }
 
-__device__ inline float approximate_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ inline float approximate_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 /// The same to 18 bits, for the 16-bit floats. The power is 2³² times as large, and the polynomial as much smaller: neither is subnormal.
 __device__ inline float gelu_of_narrow(float x) {
   float const a = ::fminf(::fabsf(x), 15.0f), power = approximate_exp2(fused(a * a, -0.72134752f, 32.0f));

@@ -9,6 +9,12 @@ namespace math {
 // Numbers: libm on the host, CUDA's own functions on a device.
 SITU_HOST_DEVICE inline float exp(float x) { return SITU_LIBM(expf)(x); }
 SITU_HOST_DEVICE inline double exp(double x) { return SITU_LIBM(exp)(x); }
+#if defined(__CUDA_ARCH__)
+namespace detail {
+/// e^x to as many bits as 16-bit floats have, and some more: off by 2^-24 |x| and 2^-22.
+__device__ inline float exp_of_narrow(float x) { return approximate_exp2(1.44269504f * x); }
+}  // namespace detail
+#endif
 SITU_HOST_DEVICE inline float exp2(float x) { return SITU_LIBM(exp2f)(x); }
 SITU_HOST_DEVICE inline double exp2(double x) { return SITU_LIBM(exp2)(x); }
 SITU_HOST_DEVICE inline float expm1(float x) { return SITU_LIBM(expm1f)(x); }

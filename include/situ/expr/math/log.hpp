@@ -18,6 +18,15 @@ SITU_HOST_DEVICE inline double log1p(double x) { return SITU_LIBM(log1p)(x); }
 
 namespace detail {
 
+#if defined(__CUDA_ARCH__)
+/// log(1 + t) / log(base) to 18 bits, for 16-bit floats, x = 1 + t and unit = 1 / log(base): by a polynomial for |t| < 1/16, where the logarithm that a
+/// GPU has would lose too much.
+__device__ inline float log_of_narrow(float t, float x, float unit) {
+  float const near = t * ::fmaf(::fmaf(::fmaf(-0.250816315f, t, 0.334116638f), t, -0.499999195f), t, 0.999999642f);
+  return unit * (::fabsf(t) < 0.0625f ? near : 0.693147181f * ::__log2f(x));
+}
+#endif
+
 /// x = 2^e (1 + f), −1/4 <= f < 1/2. Where `special` is set, some lane is no positive normal number: such lanes hold
 /// what they need for the answer to be right (has_avx512), or `log_special` puts it right.
 template <class P>
