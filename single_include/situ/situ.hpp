@@ -22829,6 +22829,8 @@ struct layer_norm {
   static constexpr int cost = 12;
   compute const* weight = nullptr;
   compute const* bias = nullptr;
+  Out const* narrow_weight = nullptr;  ///< instead of `weight` where it is of 16-bit floats, on CUDA; and so on
+  Out const* narrow_bias = nullptr;
   double eps = 1e-5;
   compute* found = nullptr;  ///< takes what rows are made with, [shift, low, scale][row], where groups of short rows are; else not looked at
 
@@ -36947,18 +36949,54 @@ struct PackedNumbers {
   SITU_DEVICE __forceinline__ compute_t<T> get(int c, int j) const { return from_word<T>(numbers[c].bits(j)); }
 };
 
-/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
-template <int N, class C>
-SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
-  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
-#pragma unroll
-  for (int k = 0; k < N; k += at_once) {
-    Lanes<C, at_once> lanes;
-    lanes.load(from + k);
-#pragma unroll
-    for (int j = 0; j < at_once; ++j) to[k + j] = from_word<C>(lanes.bits(j));
+/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1: of type C, or as `narrow`, where that is not null, which is
+/// 16-bit floats. They are held as memory has them, so that several loads are under way before the first number is used.
+template <class C, class T, int N>
+struct Beside {
+  C const* wide;
+  T const* narrow;
+  unsigned words[N * sizeof(C) / 4];
+
+  SITU_DEVICE __forceinline__ explicit Beside(C const* wide_ones, T const* narrow_ones = nullptr) : wide(wide_ones), narrow(sizeof(T) == 2 ? narrow_ones : nullptr) {}
+  /// Those from number `index` on.
+  SITU_DEVICE __forceinline__ void load(int64_t index) {
+    if (narrow) load_words<T>(narrow + index);
+    else if (wide) load_words<C>(wide + index);
   }
-}
+  /// Calls use(j, number) for all, where there are any.
+  template <class F>
+  SITU_DEVICE __forceinline__ void for_each(F const& use) const {
+    if (narrow) use_words<T>(use);
+    else if (wide) use_words<C>(use);
+  }
+
+ private:
+  template <class X>
+  static constexpr int at_once = N * sizeof(X) < 16 ? N : 16 / static_cast<int>(sizeof(X));
+  template <class X>
+  static constexpr int words_at_once = static_cast<int>(sizeof(Lanes<X, at_once<X>>) / 4);
+  template <class X>
+  SITU_DEVICE __forceinline__ void load_words(X const* from) {
+#pragma unroll
+    for (int k = 0; k < N / at_once<X>; ++k) {
+      Lanes<X, at_once<X>> lanes;
+      lanes.load_read_only(from + k * at_once<X>);
+#pragma unroll
+      for (int w = 0; w < words_at_once<X>; ++w) words[k * words_at_once<X> + w] = lanes.words[w];
+    }
+  }
+  template <class X, class F>
+  SITU_DEVICE __forceinline__ void use_words(F const& use) const {
+#pragma unroll
+    for (int k = 0; k < N / at_once<X>; ++k) {
+      Lanes<X, at_once<X>> lanes;
+#pragma unroll
+      for (int w = 0; w < words_at_once<X>; ++w) lanes.words[w] = words[k * words_at_once<X> + w];
+#pragma unroll
+      for (int j = 0; j < at_once<X>; ++j) use(k * at_once<X> + j, from_word<X>(lanes.bits(j)));
+    }
+  }
+};
 
 /// Softmax and its logarithm.
 template <class Op>
@@ -36970,6 +37008,14 @@ struct TeamMath {
     C best;        ///< the maximum
     double total;  ///< the sum of exp(x - best)
   };
+
+  /// e^x.
+  SITU_DEVICE __forceinline__ static C power(C x) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(typename Op::result) < sizeof(float)) return math::detail::exp_of_narrow(x);
+#endif
+    return math::exp(x);
+  }
 
   SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
 
@@ -36995,7 +37041,7 @@ struct TeamMath {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = math::exp(x.get(c, j) - best);
+        C const e = power(x.get(c, j) - best);
         total += e;
         if constexpr (!logarithmic && X::takes_results) x.numbers[c][j] = e;
       }
@@ -37016,7 +37062,7 @@ struct TeamMath {
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : math::exp(x[j] - best) * total;
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : power(x[j] - best) * total;
   }
 
   SITU_DEVICE static Part nothing() { return {least(), 0}; }
@@ -37031,14 +37077,14 @@ struct TeamMath {
 #pragma unroll
     for (int j = 0; j < N; ++j) larger = larger_number_of{}(x[j], larger);
     if (larger > best) {
-      C const share = best == least() ? C(0) : math::exp(best - larger);
+      C const share = best == least() ? C(0) : power(best - larger);
       total *= share;
       wide_total *= static_cast<double>(share);
       best = larger;
     }
     C const shift = Op::shift_of(best);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += math::exp(x[j] - shift);
+    for (int j = 0; j < N; ++j) total += power(x[j] - shift);
   }
   SITU_DEVICE __forceinline__ void flush() {
     wide_total += static_cast<double>(total);
@@ -37065,7 +37111,7 @@ struct TeamMath {
   /// The sum of a part about another maximum.
   SITU_DEVICE __forceinline__ static double scaled(Part const& part, C shift) {
     if (part.total == 0) return 0;
-    return part.total * (part.best == least() ? 0.0 : static_cast<double>(math::exp(part.best - shift)));
+    return part.total * (part.best == least() ? 0.0 : static_cast<double>(power(part.best - shift)));
   }
   SITU_DEVICE __forceinline__ void finish(C sum) {
     if constexpr (logarithmic) total = math::log(sum);
@@ -37084,7 +37130,11 @@ struct NormTeamMath {
 
   SITU_DEVICE static C absent() { return 0; }
   static bool takes_vectors(Op const& op) {
-    return (reinterpret_cast<std::uintptr_t>(op.weight) | reinterpret_cast<std::uintptr_t>(op.bias)) % 16 == 0;
+    void const* const beside[] = {op.weight, op.bias, op.narrow_weight, op.narrow_bias};
+    for (void const* from : beside) {
+      if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) return false;
+    }
+    return true;
   }
 
   /// About the first element of the row: what is summed is small where the row is far from 0.
@@ -37111,9 +37161,10 @@ struct NormTeamMath {
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = share.has(c) ? x.get(c, j) - shift : C(0);
+        C const d = x.get(c, j) - shift;
         sums[0] += d * d;
         if constexpr (centred) sums[1] += d;
       }
@@ -37133,19 +37184,13 @@ struct NormTeamMath {
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
-    C beside[N];
+    Beside<C, typename Op::result, N> weight(op.weight, op.narrow_weight), bias(op.bias, op.narrow_bias);
+    weight.load(index);
+    bias.load(index);
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = (x[j] - shift) * scale + low;
-    if (op.weight) {
-      load_beside(op.weight + index, beside);
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[j] *= beside[j];
-    }
-    if (op.bias) {
-      load_beside(op.bias + index, beside);
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[j] += beside[j];
-    }
+    weight.for_each([&](int j, C w) { x[j] *= w; });
+    bias.for_each([&](int j, C b) { x[j] += b; });
   }
 
   SITU_DEVICE static Part nothing() { return {0, 0}; }
@@ -37242,9 +37287,6 @@ struct RowArguments {
 /// How many neighbours a thread takes at once: a vector of each operand, or one element.
 template <class P, bool Vectors>
 inline constexpr int row_lanes = Vectors ? lanes_of<P> : 1;
-/// How often it does so for a row that it holds.
-template <class P, bool Vectors>
-inline constexpr int held_steps = 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute)));
 
 /// N neighbours of leaf K, which is operand K + 1, from its offset on.
 template <class P>
@@ -37339,16 +37381,14 @@ SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team
   }
 }
 
-/// How a thread of a block holds its numbers of a row, and one of a cluster: 32 floats, or 64 16-bit floats that nothing is done to before.
-template <class P, bool Vectors>
-using HeldRow = HeldNumbers<typename P::op_type::compute, held_steps<P, Vectors>, row_lanes<P, Vectors>>;
+/// How a thread holds its numbers of a row: 32 floats, or 64 16-bit floats that nothing is done to before.
 template <class P, bool Vectors, class Tree = typename P::tree_type>
-struct ClusterRow {
-  using type = HeldRow<P, Vectors>;
+struct HeldRow {
+  using type = HeldNumbers<typename P::op_type::compute, 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute))), row_lanes<P, Vectors>>;
 };
 template <class P, class T, int K>
   requires(sizeof(T) == 2 && std::is_same_v<typename P::op_type::compute, float>)
-struct ClusterRow<P, true, Input<T, K>> {
+struct HeldRow<P, true, Input<T, K>> {
   using type = PackedNumbers<T, 64 / row_lanes<P, true>, row_lanes<P, true>>;
 };
 
@@ -37357,12 +37397,12 @@ __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_c
   Teams const teams = arguments.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
-  hold_row<P, Vectors, HeldRow<P, Vectors>>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+  hold_row<P, Vectors, typename HeldRow<P, Vectors>::type>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
 }
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   ClusterTeam team;
-  hold_row<P, Vectors, typename ClusterRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
+  hold_row<P, Vectors, typename HeldRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -37454,7 +37494,7 @@ bool rows_take_vectors(RowArguments<P>& arguments, int lanes) {
 
 template <class D, class P, bool Vectors>
 void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
-  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
+  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = HeldRow<P, Vectors>::type::steps;
   char const* const name = P::op_type::name;
   arguments.steps = arguments.length / N;
   Teams& teams = arguments.teams;
@@ -37473,8 +37513,7 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.parts = nullptr;
   if (arguments.run == arguments.length) {
     if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
-    constexpr int k = ClusterRow<P, Vectors>::type::steps;
-    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + k - 1) / k);
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
     if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 
@@ -37601,7 +37640,7 @@ inline unsigned norm_axes(normalized_axes const& chosen, Shape const& shape, cha
 /// What stands for a weight or a bias that is not there.
 struct no_parameter {};
 
-/// A weight or bias as the kernels read it: contiguous, in the type of the arithmetic. Throws ShapeError unless it has the extents of
+/// A weight or bias as the kernels read it: contiguous, of type C. Throws ShapeError unless it has the extents of
 /// the axes in `along`.
 template <class C, class W>
 auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape const& shape, char const* who) {
@@ -37616,6 +37655,12 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
   else return evaluated(cast<C>(parameter));
 }
 
+/// What the kernels of D read a weight of type W as, beside elements of type T: in the type of the arithmetic, but as it is where it is a 16-bit float like
+/// them and D has CUDA's kernels.
+template <class W, class T, class D>
+using norm_parameter_type =
+    std::conditional_t<std::is_same_v<W, T> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, W, compute_t<T>>;
+
 template <template <class> class Op, class E, class W, class B>
 auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
   using Operation = Op<value_of<E>>;
@@ -37623,14 +37668,21 @@ auto normalize(E const& e, unsigned along, W const& weight, B const& bias, doubl
   Operation op{};
   op.eps = eps;
   op.found = found;
-  auto const bound = [&](auto const& parameter, char const* what) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(parameter)>, no_parameter>) return no_parameter{};
-    else return norm_parameter<C>(parameter, what, along, e.shape(), Operation::name);
+  auto const bound = [&]<class P>(P const& parameter, char const* what) {
+    if constexpr (std::is_same_v<P, no_parameter>) return no_parameter{};
+    else return norm_parameter<norm_parameter_type<value_of<P>, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
+  };
+  auto const bind = [](auto const& bound_one, auto& wide, auto& narrow) {
+    using P = std::remove_cvref_t<decltype(bound_one)>;
+    if constexpr (!std::is_same_v<P, no_parameter>) {
+      if constexpr (std::is_same_v<value_of<P>, C>) wide = bound_one.data();
+      else narrow = bound_one.data();
+    }
   };
   auto const w = bound(weight, "weight");
   auto const b = bound(bias, "bias");
-  if constexpr (!std::is_same_v<W, no_parameter>) op.weight = w.data();
-  if constexpr (!std::is_same_v<B, no_parameter>) op.bias = b.data();
+  bind(w, op.weight, op.narrow_weight);
+  bind(b, op.bias, op.narrow_bias);
   return operate_on_rows<Op>(e, along, op);  // what it enqueues comes before w and b are given back
 }
 
@@ -54030,13 +54082,11 @@ struct RowGradientMath {
 /// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
+  Beside<C, C, N> weight(plan.weight);
+  weight.load(index);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
-  if (!plan.weight) return;
-  C weight[N];
-  load_beside(plan.weight + index, weight);
-#pragma unroll
-  for (int j = 0; j < N; ++j) h[j] *= weight[j];
+  weight.for_each([&](int j, C w) { h[j] *= w; });
 }
 
 /// One row of a plan.

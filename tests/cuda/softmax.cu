@@ -2,6 +2,7 @@
 
 #include <cuda/compare.hpp>
 #include <situ/ops/normalization.hpp>
+#include <situ/ops/reduce.hpp>
 #include <situ/ops/softmax.hpp>
 #include <situ/tensor.hpp>
 
@@ -73,6 +74,33 @@ TEST_CASE("rows that blocks or clusters of blocks hold are those of the host") {
   Tensor<double> const d = numbers<double>({2, 30000});
   CHECK(differs(softmax(d.to(Gpu{}), 1), softmax(d, 1), 1e-14) == "");
   CHECK(differs(layer_norm(d.to(Gpu{}), {30000}), layer_norm(d, {30000}), 1e-10) == "");
+}
+
+template <class T>
+void check_narrow(double tolerance) {
+  for (Shape const& s : {Shape{70, 8}, Shape{33, 100}, Shape{9, 512}, Shape{5, 4096}, Shape{2, 24000}, Shape{1, 300000}}) {
+    CAPTURE(to_string(s));
+    int64_t const n = s[1];
+    Tensor<T> const h = numbers<T>(s), w = numbers<T>({n}, 2), b = numbers<T>({n}, 3), longer = numbers<T>({n + 1}, 4);
+    Tensor<float> const wide = numbers<float>({n}, 5);
+    Tensor<T, Gpu> const x{h}, v{w}, c{b}, further{longer};
+    CHECK(differs(layer_norm(x, {n}, v, c), layer_norm(h, {n}, w, b), tolerance) == "");
+    CHECK(differs(layer_norm(x, {n}, v), layer_norm(h, {n}, w), tolerance) == "");
+    CHECK(differs(layer_norm(x, {n}, wide.to(Gpu{}), c), layer_norm(h, {n}, wide, b), tolerance) == "");
+    CHECK(differs(layer_norm(x, {n}, v * 2, wide.to(Gpu{})), layer_norm(h, {n}, w * 2, wide), tolerance) == "");
+    CHECK(differs(layer_norm(x + x, {n}, further.slice(0, 1, n + 1), further.slice(0, 0, n)), layer_norm(h + h, {n}, longer.slice(0, 1, n + 1), longer.slice(0, 0, n)), tolerance) == "");
+    CHECK(differs(rms_norm(x, {n}, v), rms_norm(h, {n}, w), tolerance) == "");
+    // Powers of 16-bit floats have fewer bits: of what softmax should be, in double, no more than a unit in the last place is missing.
+    Tensor<T> const made = softmax(x * 4, 1).cpu(), logarithms = log_softmax(x * 4, 1).cpu();
+    Tensor<double> const exact = softmax(cast<double>(h * 4), 1);
+    CHECK(max(abs(cast<double>(made) - exact) / (exact + 1e-4)).item() < tolerance);
+    CHECK(max(abs(cast<double>(logarithms) - log(exact)) / (1 - log(exact))).item() < tolerance);
+  }
+}
+
+TEST_CASE("rows of 16-bit floats, and weights of the same") {
+  check_narrow<float16>(1e-3 * 2);
+  check_narrow<bfloat16>(8e-3 * 2);
 }
 
 TEST_CASE("few long rows are cut into parts for many blocks, with the same results") {

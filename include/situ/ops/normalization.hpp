@@ -38,7 +38,7 @@ inline unsigned norm_axes(normalized_axes const& chosen, Shape const& shape, cha
 /// What stands for a weight or a bias that is not there.
 struct no_parameter {};
 
-/// A weight or bias as the kernels read it: contiguous, in the type of the arithmetic. Throws ShapeError unless it has the extents of
+/// A weight or bias as the kernels read it: contiguous, of type C. Throws ShapeError unless it has the extents of
 /// the axes in `along`.
 template <class C, class W>
 auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape const& shape, char const* who) {
@@ -53,6 +53,12 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
   else return evaluated(cast<C>(parameter));
 }
 
+/// What the kernels of D read a weight of type W as, beside elements of type T: in the type of the arithmetic, but as it is where it is a 16-bit float like
+/// them and D has CUDA's kernels.
+template <class W, class T, class D>
+using norm_parameter_type =
+    std::conditional_t<std::is_same_v<W, T> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, W, compute_t<T>>;
+
 template <template <class> class Op, class E, class W, class B>
 auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
   using Operation = Op<value_of<E>>;
@@ -60,14 +66,21 @@ auto normalize(E const& e, unsigned along, W const& weight, B const& bias, doubl
   Operation op{};
   op.eps = eps;
   op.found = found;
-  auto const bound = [&](auto const& parameter, char const* what) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(parameter)>, no_parameter>) return no_parameter{};
-    else return norm_parameter<C>(parameter, what, along, e.shape(), Operation::name);
+  auto const bound = [&]<class P>(P const& parameter, char const* what) {
+    if constexpr (std::is_same_v<P, no_parameter>) return no_parameter{};
+    else return norm_parameter<norm_parameter_type<value_of<P>, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
+  };
+  auto const bind = [](auto const& bound_one, auto& wide, auto& narrow) {
+    using P = std::remove_cvref_t<decltype(bound_one)>;
+    if constexpr (!std::is_same_v<P, no_parameter>) {
+      if constexpr (std::is_same_v<value_of<P>, C>) wide = bound_one.data();
+      else narrow = bound_one.data();
+    }
   };
   auto const w = bound(weight, "weight");
   auto const b = bound(bias, "bias");
-  if constexpr (!std::is_same_v<W, no_parameter>) op.weight = w.data();
-  if constexpr (!std::is_same_v<B, no_parameter>) op.bias = b.data();
+  bind(w, op.weight, op.narrow_weight);
+  bind(b, op.bias, op.narrow_bias);
   return operate_on_rows<Op>(e, along, op);  // what it enqueues comes before w and b are given back
 }
 

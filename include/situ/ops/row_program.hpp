@@ -68,6 +68,8 @@ struct layer_norm {
   static constexpr int cost = 12;
   compute const* weight = nullptr;
   compute const* bias = nullptr;
+  Out const* narrow_weight = nullptr;  ///< instead of `weight` where it is of 16-bit floats, on CUDA; and so on
+  Out const* narrow_bias = nullptr;
   double eps = 1e-5;
   compute* found = nullptr;  ///< takes what rows are made with, [shift, low, scale][row], where groups of short rows are; else not looked at
 

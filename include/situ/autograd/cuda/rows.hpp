@@ -50,13 +50,11 @@ struct RowGradientMath {
 /// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
+  Beside<C, C, N> weight(plan.weight);
+  weight.load(index);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
-  if (!plan.weight) return;
-  C weight[N];
-  load_beside(plan.weight + index, weight);
-#pragma unroll
-  for (int j = 0; j < N; ++j) h[j] *= weight[j];
+  weight.for_each([&](int j, C w) { h[j] *= w; });
 }
 
 /// One row of a plan.

@@ -43,18 +43,54 @@ struct PackedNumbers {
   SITU_DEVICE __forceinline__ compute_t<T> get(int c, int j) const { return from_word<T>(numbers[c].bits(j)); }
 };
 
-/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1.
-template <int N, class C>
-SITU_DEVICE __forceinline__ void load_beside(C const* from, C (&to)[N]) {
-  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
-#pragma unroll
-  for (int k = 0; k < N; k += at_once) {
-    Lanes<C, at_once> lanes;
-    lanes.load(from + k);
-#pragma unroll
-    for (int j = 0; j < at_once; ++j) to[k + j] = from_word<C>(lanes.bits(j));
+/// N neighbours of a row of numbers beside it, from the 16-byte grid where N is more than 1: of type C, or as `narrow`, where that is not null, which is
+/// 16-bit floats. They are held as memory has them, so that several loads are under way before the first number is used.
+template <class C, class T, int N>
+struct Beside {
+  C const* wide;
+  T const* narrow;
+  unsigned words[N * sizeof(C) / 4];
+
+  SITU_DEVICE __forceinline__ explicit Beside(C const* wide_ones, T const* narrow_ones = nullptr) : wide(wide_ones), narrow(sizeof(T) == 2 ? narrow_ones : nullptr) {}
+  /// Those from number `index` on.
+  SITU_DEVICE __forceinline__ void load(int64_t index) {
+    if (narrow) load_words<T>(narrow + index);
+    else if (wide) load_words<C>(wide + index);
   }
-}
+  /// Calls use(j, number) for all, where there are any.
+  template <class F>
+  SITU_DEVICE __forceinline__ void for_each(F const& use) const {
+    if (narrow) use_words<T>(use);
+    else if (wide) use_words<C>(use);
+  }
+
+ private:
+  template <class X>
+  static constexpr int at_once = N * sizeof(X) < 16 ? N : 16 / static_cast<int>(sizeof(X));
+  template <class X>
+  static constexpr int words_at_once = static_cast<int>(sizeof(Lanes<X, at_once<X>>) / 4);
+  template <class X>
+  SITU_DEVICE __forceinline__ void load_words(X const* from) {
+#pragma unroll
+    for (int k = 0; k < N / at_once<X>; ++k) {
+      Lanes<X, at_once<X>> lanes;
+      lanes.load_read_only(from + k * at_once<X>);
+#pragma unroll
+      for (int w = 0; w < words_at_once<X>; ++w) words[k * words_at_once<X> + w] = lanes.words[w];
+    }
+  }
+  template <class X, class F>
+  SITU_DEVICE __forceinline__ void use_words(F const& use) const {
+#pragma unroll
+    for (int k = 0; k < N / at_once<X>; ++k) {
+      Lanes<X, at_once<X>> lanes;
+#pragma unroll
+      for (int w = 0; w < words_at_once<X>; ++w) lanes.words[w] = words[k * words_at_once<X> + w];
+#pragma unroll
+      for (int j = 0; j < at_once<X>; ++j) use(k * at_once<X> + j, from_word<X>(lanes.bits(j)));
+    }
+  }
+};
 
 /// Softmax and its logarithm.
 template <class Op>
@@ -66,6 +102,14 @@ struct TeamMath {
     C best;        ///< the maximum
     double total;  ///< the sum of exp(x - best)
   };
+
+  /// e^x.
+  SITU_DEVICE __forceinline__ static C power(C x) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(typename Op::result) < sizeof(float)) return math::detail::exp_of_narrow(x);
+#endif
+    return math::exp(x);
+  }
 
   SITU_DEVICE static C least() { return -static_cast<C>(__builtin_huge_val()); }
 
@@ -91,7 +135,7 @@ struct TeamMath {
       if (share.ends_before<N>(c)) break;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const e = math::exp(x.get(c, j) - best);
+        C const e = power(x.get(c, j) - best);
         total += e;
         if constexpr (!logarithmic && X::takes_results) x.numbers[c][j] = e;
       }
@@ -112,7 +156,7 @@ struct TeamMath {
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const&, C (&x)[N], int64_t) const {
 #pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : math::exp(x[j] - best) * total;
+    for (int j = 0; j < N; ++j) x[j] = logarithmic ? x[j] - best - total : power(x[j] - best) * total;
   }
 
   SITU_DEVICE static Part nothing() { return {least(), 0}; }
@@ -127,14 +171,14 @@ struct TeamMath {
 #pragma unroll
     for (int j = 0; j < N; ++j) larger = larger_number_of{}(x[j], larger);
     if (larger > best) {
-      C const share = best == least() ? C(0) : math::exp(best - larger);
+      C const share = best == least() ? C(0) : power(best - larger);
       total *= share;
       wide_total *= static_cast<double>(share);
       best = larger;
     }
     C const shift = Op::shift_of(best);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += math::exp(x[j] - shift);
+    for (int j = 0; j < N; ++j) total += power(x[j] - shift);
   }
   SITU_DEVICE __forceinline__ void flush() {
     wide_total += static_cast<double>(total);
@@ -161,7 +205,7 @@ struct TeamMath {
   /// The sum of a part about another maximum.
   SITU_DEVICE __forceinline__ static double scaled(Part const& part, C shift) {
     if (part.total == 0) return 0;
-    return part.total * (part.best == least() ? 0.0 : static_cast<double>(math::exp(part.best - shift)));
+    return part.total * (part.best == least() ? 0.0 : static_cast<double>(power(part.best - shift)));
   }
   SITU_DEVICE __forceinline__ void finish(C sum) {
     if constexpr (logarithmic) total = math::log(sum);
@@ -180,7 +224,11 @@ struct NormTeamMath {
 
   SITU_DEVICE static C absent() { return 0; }
   static bool takes_vectors(Op const& op) {
-    return (reinterpret_cast<std::uintptr_t>(op.weight) | reinterpret_cast<std::uintptr_t>(op.bias)) % 16 == 0;
+    void const* const beside[] = {op.weight, op.bias, op.narrow_weight, op.narrow_bias};
+    for (void const* from : beside) {
+      if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) return false;
+    }
+    return true;
   }
 
   /// About the first element of the row: what is summed is small where the row is far from 0.
@@ -207,9 +255,10 @@ struct NormTeamMath {
 #pragma unroll
     for (int c = 0; c < K; ++c) {
       if (share.ends_before<N>(c)) break;
+      if (!share.has(c)) continue;
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        C const d = share.has(c) ? x.get(c, j) - shift : C(0);
+        C const d = x.get(c, j) - shift;
         sums[0] += d * d;
         if constexpr (centred) sums[1] += d;
       }
@@ -229,19 +278,13 @@ struct NormTeamMath {
   }
   template <int N>
   SITU_DEVICE __forceinline__ void values(Op const& op, C (&x)[N], int64_t index) const {
-    C beside[N];
+    Beside<C, typename Op::result, N> weight(op.weight, op.narrow_weight), bias(op.bias, op.narrow_bias);
+    weight.load(index);
+    bias.load(index);
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = (x[j] - shift) * scale + low;
-    if (op.weight) {
-      load_beside(op.weight + index, beside);
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[j] *= beside[j];
-    }
-    if (op.bias) {
-      load_beside(op.bias + index, beside);
-#pragma unroll
-      for (int j = 0; j < N; ++j) x[j] += beside[j];
-    }
+    weight.for_each([&](int j, C w) { x[j] *= w; });
+    bias.for_each([&](int j, C b) { x[j] += b; });
   }
 
   SITU_DEVICE static Part nothing() { return {0, 0}; }

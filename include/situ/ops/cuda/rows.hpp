@@ -49,9 +49,6 @@ struct RowArguments {
 /// How many neighbours a thread takes at once: a vector of each operand, or one element.
 template <class P, bool Vectors>
 inline constexpr int row_lanes = Vectors ? lanes_of<P> : 1;
-/// How often it does so for a row that it holds.
-template <class P, bool Vectors>
-inline constexpr int held_steps = 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute)));
 
 /// N neighbours of leaf K, which is operand K + 1, from its offset on.
 template <class P>
@@ -146,16 +143,14 @@ SITU_DEVICE __forceinline__ void hold_row(RowArguments<P> const& arguments, Team
   }
 }
 
-/// How a thread of a block holds its numbers of a row, and one of a cluster: 32 floats, or 64 16-bit floats that nothing is done to before.
-template <class P, bool Vectors>
-using HeldRow = HeldNumbers<typename P::op_type::compute, held_steps<P, Vectors>, row_lanes<P, Vectors>>;
+/// How a thread holds its numbers of a row: 32 floats, or 64 16-bit floats that nothing is done to before.
 template <class P, bool Vectors, class Tree = typename P::tree_type>
-struct ClusterRow {
-  using type = HeldRow<P, Vectors>;
+struct HeldRow {
+  using type = HeldNumbers<typename P::op_type::compute, 128 / (row_lanes<P, Vectors> * static_cast<int>(sizeof(typename P::op_type::compute))), row_lanes<P, Vectors>>;
 };
 template <class P, class T, int K>
   requires(sizeof(T) == 2 && std::is_same_v<typename P::op_type::compute, float>)
-struct ClusterRow<P, true, Input<T, K>> {
+struct HeldRow<P, true, Input<T, K>> {
   using type = PackedNumbers<T, 64 / row_lanes<P, true>, row_lanes<P, true>>;
 };
 
@@ -164,12 +159,12 @@ __global__ void __launch_bounds__(block_threads) held_rows_kernel(const __grid_c
   Teams const teams = arguments.teams;
   int64_t const row = static_cast<int64_t>(blockIdx.x) * teams.outputs() + teams.output();
   bool const mine = row < arguments.rows;  // all threads of a block stay: teams meet
-  hold_row<P, Vectors, HeldRow<P, Vectors>>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
+  hold_row<P, Vectors, typename HeldRow<P, Vectors>::type>(arguments, teams, RowShare{teams.lane(), teams.lanes, mine ? static_cast<int>(arguments.steps) : 0}, row);
 }
 template <class P, bool Vectors>
 __global__ void __launch_bounds__(cluster_threads) cluster_rows_kernel(const __grid_constant__ RowArguments<P> arguments) {
   ClusterTeam team;
-  hold_row<P, Vectors, typename ClusterRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
+  hold_row<P, Vectors, typename HeldRow<P, Vectors>::type>(arguments, team, RowShare{team.lane(), team.lanes(), static_cast<int>(arguments.steps)}, blockIdx.x / team.blocks);
 }
 
 /// Longer rows, or rows of several lines.
@@ -261,7 +256,7 @@ bool rows_take_vectors(RowArguments<P>& arguments, int lanes) {
 
 template <class D, class P, bool Vectors>
 void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
-  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = held_steps<P, Vectors>;
+  constexpr int device = device_traits<D>::ordinal, N = row_lanes<P, Vectors>, K = HeldRow<P, Vectors>::type::steps;
   char const* const name = P::op_type::name;
   arguments.steps = arguments.length / N;
   Teams& teams = arguments.teams;
@@ -280,8 +275,7 @@ void launch_rows(RowArguments<P>& arguments, bool strips, int64_t columns) {
   arguments.parts = nullptr;
   if (arguments.run == arguments.length) {
     if (arguments.steps <= int64_t{teams.lanes} * K) return launch(device, name, held_rows_kernel<P, Vectors>, grid, block_threads, arguments);
-    constexpr int k = ClusterRow<P, Vectors>::type::steps;
-    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + k - 1) / k);
+    int const held_by = strips ? 0 : blocks_that_hold<cluster_rows_kernel<P, Vectors>>(device, arguments.rows, (arguments.steps + K - 1) / K);
     if (held_by > 0) return launch_clusters(device, name, cluster_rows_kernel<P, Vectors>, arguments.rows, held_by, arguments);
   }
 
