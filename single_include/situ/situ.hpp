@@ -25234,6 +25234,13 @@ struct arg_extremum {
   }
   /// Whether it might, in one comparison: always where one is NaN.
   SITU_HOST_DEVICE static bool may_beat(element x, element best) { return !(Sign > 0 ? x <= best : x >= best); }
+  /// For may_beat, what has to be beaten where `best` was found: of a NaN, which nothing beats, infinity.
+  SITU_HOST_DEVICE static element bar_of(element best) {
+    if constexpr (std::is_floating_point_v<element>) {
+      if (math::isnan(best)) return static_cast<element>(Sign > 0 ? __builtin_inff() : -__builtin_inff());
+    }
+    return best;
+  }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t index) {
     return a.index < 0 || beats(x, a.value) ? accumulator{x, index} : a;
   }
@@ -27658,6 +27665,20 @@ inline int64_t parts_of(int64_t blocks, int64_t wanted, int64_t steps, int64_t l
   return parts <= most ? parts : most > 1 ? most : 1;
 }
 
+/// The same for a kernel of which so many blocks run `at_once`: what makes nearly whole rounds of them, so that none is waited for by a GPU that is
+/// mostly idle; up to twice as many blocks as are wanted.
+inline int64_t parts_that_fill(int64_t blocks, int64_t at_once, int64_t wanted, int64_t steps, int64_t lanes) {
+  int64_t const most = parts_of(blocks, 2 * wanted, steps, lanes);
+  int64_t best = 1;
+  double best_share = 0;
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    int64_t const all = blocks * parts, rounds = (all + at_once - 1) / at_once;
+    double const share = static_cast<double>(all) / static_cast<double>(rounds * at_once);
+    if (share > best_share + 0.02) best = parts, best_share = share;
+  }
+  return best;
+}
+
 struct larger_of {
   template <class C>
   SITU_DEVICE C operator()(C a, C b) const {
@@ -27704,7 +27725,7 @@ SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
         for (int m = 0; m < M; ++m) of_warps[me / 32].of[m] = mine[m];
       }
       __syncthreads();
-      int const first = me / teams.lanes * (teams.lanes / 32);
+      int const first = teams.output() * (teams.lanes / 32);
 #pragma unroll
       for (int m = 0; m < M; ++m) mine[m] = of_warps[first].of[m];
 #pragma unroll 1
@@ -27716,21 +27737,21 @@ SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
       return;
     }
   }
-  __shared__ Several<C, M> parts[block_threads];
+  __shared__ Several<C, block_threads> parts[M];
   int const lane = teams.lane(), stride = teams.stride();
 #pragma unroll
-  for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m];
+  for (int m = 0; m < M; ++m) parts[m].of[me] = mine[m];
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
     __syncthreads();
     if (lane >= half) continue;
 #pragma unroll
-    for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m] = f(mine[m], parts[me + half * stride].of[m]);
+    for (int m = 0; m < M; ++m) parts[m].of[me] = mine[m] = f(mine[m], parts[m].of[me + half * stride]);
   }
   if constexpr (ToAll) {
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < M; ++m) mine[m] = parts[me - lane * stride].of[m];
+    for (int m = 0; m < M; ++m) mine[m] = parts[m].of[me - lane * stride];
     __syncthreads();  // until all have read it
   }
 }
@@ -27872,6 +27893,9 @@ struct merge_totals {
 template <class P>
 inline constexpr int reduction_lanes = P::leaves == 0 ? 4 : 16 / widest_input<typename P::tree_type>;
 
+template <class A>
+concept reports_an_index = requires(A a) { a.index; };
+
 /// What a thread has come to: the elements of a few steps in the accumulator, what came before them in the total. Sums of floats go on in double.
 template <class P>
 struct ReducedPart {
@@ -27883,14 +27907,19 @@ struct ReducedPart {
   static constexpr bool floats = std::is_floating_point_v<Accumulator>;
   static constexpr int chain_steps = std::is_same_v<Total, Accumulator> ? chain_length : 16 / width > 1 ? 16 / width : 1;
 
+  static constexpr bool finds = reports_an_index<Accumulator>;
+
   Total total = static_cast<Total>(R::identity());
   Accumulator sum = R::identity();
   int chain = 0;
+  typename R::element bar{};  ///< where an element is looked for: what a later one has to beat
 
-  /// Takes in Steps steps that are held, the counts of whose elements and the numbers of whose first ones are given.
+  /// Takes in Steps steps that are held, the counts of whose elements and the numbers of whose first ones are given. Where all threads of a warp come
+  /// `together`, each with whole steps of one output, they look for an element side by side: what one has found is a bar for the later steps of all.
   template <int Steps>
     requires(Steps * width <= 32)  // bits
-  SITU_DEVICE __forceinline__ void take(Tree const& tree, Held<Tree, width> const (&held)[Steps], int const (&counts)[Steps], int64_t const (&first)[Steps]) {
+  SITU_DEVICE __forceinline__ void take(Tree const& tree, Held<Tree, width> const (&held)[Steps], int const (&counts)[Steps], int64_t const (&first)[Steps],
+                                       bool together = false) {
     using E = typename R::element;
     E values[Steps][width];
     auto const evaluate = [&](int r) {
@@ -27916,21 +27945,35 @@ struct ReducedPart {
       for (int r = 0; r < Steps; ++r) {
         if (counts[r] <= 0) continue;
         evaluate(r);
-        if constexpr (requires { R::may_beat(values[r][0], sum.value); }) {  // most of what comes later beats nothing
+        if constexpr (finds) {  // most of what comes later beats nothing
           bool better = sum.index < 0;
 #pragma unroll
-          for (int j = 0; j < width; ++j) better |= R::may_beat(values[r][j], sum.value);
+          for (int j = 0; j < width; ++j) better |= R::may_beat(values[r][j], bar);
+          if (together) better = __any_sync(0xffffffffu, better);
           if (!better) continue;
         }
 #pragma unroll
         for (int j = 0; j < width; ++j) {
           if (j < counts[r]) sum = R::step(sum, values[r][j], first[r] + j);
         }
+        if constexpr (finds) {
+          bar = R::bar_of(sum.value);
+          if (together) bar = best_of_warp(bar);
+        }
         if constexpr (floats) {
           if (++chain % chain_steps == 0) flush();
         }
       }
     }
+  }
+  /// Of the bars of a warp, the highest.
+  SITU_DEVICE __forceinline__ static typename R::element best_of_warp(typename R::element mine) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      auto const other = static_cast<typename R::element>(__shfl_xor_sync(0xffffffffu, mine, step));
+      if (R::may_beat(other, mine)) mine = other;
+    }
+    return mine;
   }
   SITU_DEVICE __forceinline__ void flush() {
     total = merge_totals<R>{}(total, static_cast<Total>(sum));
@@ -27972,8 +28015,10 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
     };
     if (plan.runs == plan.steps) {  // one line for each output: whole steps, several of them in flight
       int64_t const whole = plan.run / N < end ? plan.run / N : end;
+      bool const together = ReducedPart<P>::finds && teams.side_by_side && teams.lanes >= 32;
+      int const reach = (rounds - 1) * teams.lanes + (together ? 31 - lane % 32 : 0);  // warps go round as a whole
 #pragma unroll 1
-      for (; whole > step + (rounds - 1) * teams.lanes; step += rounds * teams.lanes) {
+      for (; whole > step + reach; step += rounds * teams.lanes) {
         Held<Tree, N> held[rounds];
         int counts[rounds];
         int64_t first[rounds];
@@ -27983,7 +28028,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
           first[r] = (step + r * teams.lanes) * N;
           hold_step(held[r], 0, step + r * teams.lanes, N);
         }
-        part.take(arguments.tree, held, counts, first);
+        part.take(arguments.tree, held, counts, first, together);
       }
     }
     int64_t row = 0, run = step;
@@ -28063,10 +28108,16 @@ __global__ void __launch_bounds__(block_threads) reduce_columns_kernel(const __g
     }
     flush();
   }
+  constexpr int joined = N < 8 ? N : 8;
 #pragma unroll
-  for (int j = 0; j < N; ++j) {
-    totals[j] = join_team<false>(teams, totals[j], merge_totals<R>{});
-    __syncthreads();  // until it has been read
+  for (int j = 0; j < N; j += joined) {
+    Total some[joined];
+#pragma unroll
+    for (int k = 0; k < joined; ++k) some[k] = totals[j + k];
+    if (j > 0) __syncthreads();  // until the others have been read
+    join_team<false>(teams, some, merge_totals<R>{});
+#pragma unroll
+    for (int k = 0; k < joined; ++k) totals[j + k] = some[k];
   }
   if (lane != 0 || output >= plan.outputs) return;
 #pragma unroll
@@ -28138,9 +28189,6 @@ inline bool reduced_axis_is_dense(int64_t const* strides, int operands, int kept
   return votes >= 0;
 }
 
-template <class A>
-concept reports_an_index = requires(A a) { a.index; };
-
 /// Whether vectors of `lanes` outputs are made of vectors of every input, or of one element of it: plan.vectors tells which.
 template <int Operands>
 SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands>& plan, int64_t const* sizes, int const* element_sizes, int lanes, int rank) {
@@ -28163,8 +28211,8 @@ SITU_NOINLINE bool columns_are_vectors(ReduceOperands<Operands>& plan, int64_t c
 /// Plans the blocks of a reduction of `lanes` elements at a time, of vectors of outputs where these may be. Reduced axes get into the order of memory
 /// where `reorders` says so.
 template <int Operands>
-SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes, bool reorders,
-                                  bool may_take_columns) {
+SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<Operands> const& places, int const* element_sizes, int lanes,
+                                  int steps_of_lane, bool reorders, int64_t (*columns_at_once)(int), int device) {
   auto const& where = places.where;
   int const kept = places.kept_rank;
   int rank = where.rank;
@@ -28192,14 +28240,15 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
 
   Teams& teams = plan.teams;
   teams.side_by_side = reduced_axis_is_dense(strides[0], Operands, kept, rank);
-  if (teams.side_by_side) {  // four steps for each lane, or one where there are few outputs
-    teams.lanes = power_of_2_above((plan.steps + 3) / 4, block_threads);
-    int const most = power_of_2_above(plan.steps, block_threads);
+  if (teams.side_by_side) {  // so many steps for each lane, or one where there are few outputs
+    int const most = power_of_2_above(plan.steps, block_threads), line = most < 8 ? most : 8;
+    teams.lanes = power_of_2_above((plan.steps + steps_of_lane - 1) / steps_of_lane, block_threads);
+    if (teams.lanes < line) teams.lanes = line;
     while (teams.lanes < most && places.outputs * teams.lanes < reduction_blocks * block_threads) teams.lanes *= 2;
   } else {
     teams.lanes = block_threads / power_of_2_above(places.outputs, 32);
   }
-  plan.columns = may_take_columns && !teams.side_by_side && reduces && columns_are_vectors(plan, sizes, element_sizes, lanes, rank);
+  plan.columns = columns_at_once && !teams.side_by_side && reduces && columns_are_vectors(plan, sizes, element_sizes, lanes, rank);
   int64_t groups = places.outputs;
   if (plan.columns) {
     groups /= lanes;
@@ -28207,7 +28256,9 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
     plan.steps = places.count;
     plan.wide = plan.wide || plan.steps >= index_limit;
   }
-  int64_t const blocks = teams.blocks(groups), parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  int64_t const blocks = teams.blocks(groups);
+  int64_t parts = parts_of(blocks, reduction_blocks, plan.steps, teams.lanes);
+  if (plan.columns && parts > 1) parts = parts_that_fill(blocks, columns_at_once(device), parts * blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
   plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
@@ -28219,9 +28270,11 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
 struct ReduceKernels : KernelTree {
   char const* name;
   void const* kernel;
-  void const* of_columns;  ///< or null
+  void const* of_columns;              ///< or null
+  int64_t (*columns_at_once)(int device);  ///< how many blocks of it run at once
   std::size_t total_bytes;
   void (*join)(int device, ReducePlan const& plan, void* result);  ///< of the parts that plan.result holds
+  int steps_of_lane;                                               ///< for rows: more where parts are dear to join
   bool reorders;                                                   ///< whether reduced axes may get into the order of memory
 };
 
@@ -28232,7 +28285,8 @@ SITU_NOINLINE void launch_reduction(ReduceKernels const& kernels, ReducePlaces<O
   FormulaBytes<ReduceOperands<Operands>> arguments(kernels);
   auto& plan = arguments.operands;
   LaunchName const name(kernels.name, kernels.formula);
-  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.reorders && Operands > 1, kernels.of_columns != nullptr);
+  dim3 const blocks = plan_reduction(plan, places, kernels.element_sizes, kernels.lanes, kernels.steps_of_lane, kernels.reorders && Operands > 1,
+                                       kernels.columns_at_once, device);
   void const* const kernel = plan.columns ? kernels.of_columns : kernels.kernel;
   plan.parameter = places.parameter;
   plan.result = places.where.data[0];
@@ -28268,13 +28322,19 @@ void launch_reduce(cuda_kernels, P const& program) {
   static_assert(P::leaves < 63, "situ: a reduction reads at most 62 tensors; evaluate a part of its input first");
   if (program.outputs == 0) return;
   void const* of_columns = nullptr;
-  if constexpr (!Whole && cuda::reduces_columns<P>) of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
-  cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>},
+  int64_t (*columns_at_once)(int) = nullptr;
+  if constexpr (!Whole && cuda::reduces_columns<P>) {
+    of_columns = reinterpret_cast<void const*>(&cuda::reduce_columns_kernel<P>);
+    columns_at_once = &cuda::blocks_at_once<&cuda::reduce_columns_kernel<P>>;
+  }
+  cuda::ReduceKernels const kernels{{&formula_of<typename P::tree_type>, &program.tree, sizeof program.tree, cuda::element_sizes<P>.of, cuda::reduction_lanes<P>, true},
                                     R::name,
                                     reinterpret_cast<void const*>(&cuda::reduce_kernel<P, Whole>),
                                     of_columns,
+                                    columns_at_once,
                                     sizeof(typename R::total),
                                     &cuda::launch_join<R>,
+                                    std::is_arithmetic_v<typename R::total> ? 4 : 32,
                                     !cuda::reports_an_index<typename R::accumulator>};
   cuda::launch_reduction<D, P::leaves + 1>(kernels, program);
 }

@@ -242,6 +242,13 @@ struct arg_extremum {
   }
   /// Whether it might, in one comparison: always where one is NaN.
   SITU_HOST_DEVICE static bool may_beat(element x, element best) { return !(Sign > 0 ? x <= best : x >= best); }
+  /// For may_beat, what has to be beaten where `best` was found: of a NaN, which nothing beats, infinity.
+  SITU_HOST_DEVICE static element bar_of(element best) {
+    if constexpr (std::is_floating_point_v<element>) {
+      if (math::isnan(best)) return static_cast<element>(Sign > 0 ? __builtin_inff() : -__builtin_inff());
+    }
+    return best;
+  }
   SITU_HOST_DEVICE static accumulator step(accumulator a, element x, int64_t index) {
     return a.index < 0 || beats(x, a.value) ? accumulator{x, index} : a;
   }

@@ -51,6 +51,20 @@ inline int64_t parts_of(int64_t blocks, int64_t wanted, int64_t steps, int64_t l
   return parts <= most ? parts : most > 1 ? most : 1;
 }
 
+/// The same for a kernel of which so many blocks run `at_once`: what makes nearly whole rounds of them, so that none is waited for by a GPU that is
+/// mostly idle; up to twice as many blocks as are wanted.
+inline int64_t parts_that_fill(int64_t blocks, int64_t at_once, int64_t wanted, int64_t steps, int64_t lanes) {
+  int64_t const most = parts_of(blocks, 2 * wanted, steps, lanes);
+  int64_t best = 1;
+  double best_share = 0;
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    int64_t const all = blocks * parts, rounds = (all + at_once - 1) / at_once;
+    double const share = static_cast<double>(all) / static_cast<double>(rounds * at_once);
+    if (share > best_share + 0.02) best = parts, best_share = share;
+  }
+  return best;
+}
+
 struct larger_of {
   template <class C>
   SITU_DEVICE C operator()(C a, C b) const {
@@ -97,7 +111,7 @@ SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
         for (int m = 0; m < M; ++m) of_warps[me / 32].of[m] = mine[m];
       }
       __syncthreads();
-      int const first = me / teams.lanes * (teams.lanes / 32);
+      int const first = teams.output() * (teams.lanes / 32);
 #pragma unroll
       for (int m = 0; m < M; ++m) mine[m] = of_warps[first].of[m];
 #pragma unroll 1
@@ -109,21 +123,21 @@ SITU_DEVICE void join_team(Teams const& teams, C (&mine)[M], F f) {
       return;
     }
   }
-  __shared__ Several<C, M> parts[block_threads];
+  __shared__ Several<C, block_threads> parts[M];
   int const lane = teams.lane(), stride = teams.stride();
 #pragma unroll
-  for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m];
+  for (int m = 0; m < M; ++m) parts[m].of[me] = mine[m];
 #pragma unroll 1
   for (int half = teams.lanes / 2; half > 0; half /= 2) {
     __syncthreads();
     if (lane >= half) continue;
 #pragma unroll
-    for (int m = 0; m < M; ++m) parts[me].of[m] = mine[m] = f(mine[m], parts[me + half * stride].of[m]);
+    for (int m = 0; m < M; ++m) parts[m].of[me] = mine[m] = f(mine[m], parts[m].of[me + half * stride]);
   }
   if constexpr (ToAll) {
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < M; ++m) mine[m] = parts[me - lane * stride].of[m];
+    for (int m = 0; m < M; ++m) mine[m] = parts[m].of[me - lane * stride];
     __syncthreads();  // until all have read it
   }
 }
