@@ -25,9 +25,9 @@ struct ReducePlan {
   int64_t outputs, count;
   int64_t run, runs;        ///< the innermost reduced extent, and how many threads' worth of lanes it is
   int64_t steps;            ///< of all lanes together, for one output
-  int64_t steps_per_part;
-  int64_t rows_per_stride, runs_per_stride;  ///< `lanes` steps further
-  int parts;
+  int64_t steps_per_part;                    ///< of vectors of outputs
+  int64_t rows_per_stride, runs_per_stride;  ///< `parts` times `lanes` steps further
+  int parts;                                 ///< which take turns, so that what is read at a time lies side by side
   bool columns;      ///< a thread takes vectors of outputs; then a step is one place along the reduced axes
   Teams teams;
   uint64_t vectors;  ///< bit o: operand o takes 16-byte accesses
@@ -168,9 +168,7 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
     ReducedPart<P> part;
     int64_t kept[inputs + 1] = {};
     if constexpr (!Whole) walk<1>(plan, 0, plan.kept_rank, output, kept);
-    int64_t step = static_cast<int64_t>(blockIdx.y) * plan.steps_per_part;
-    int64_t const end = step + plan.steps_per_part < plan.steps ? step + plan.steps_per_part : plan.steps;
-    step += lane;
+    int64_t step = 0;
     auto const hold_step = [&](Held<Tree, N>& held, int64_t row, int64_t run, int count) {
       int64_t offsets[inputs + 1];
 #pragma unroll
@@ -179,27 +177,29 @@ __global__ void __launch_bounds__(block_threads) reduce_kernel(const __grid_cons
       hold(held, WalkSource<ReduceOperands<inputs + 1>>{plan, offsets, count});
     };
     if (plan.runs == plan.steps) {  // one line for each output: whole steps, several of them in flight
-      int64_t const whole = plan.run / N < end ? plan.run / N : end;
+      int const turn = rounds * teams.lanes;
+      step = plan.run / N / turn * turn;
       bool const together = ReducedPart<P>::finds && teams.side_by_side && teams.lanes >= 32;
-      int const reach = (rounds - 1) * teams.lanes + (together ? 31 - lane % 32 : 0);  // warps go round as a whole
 #pragma unroll 1
-      for (; whole > step + reach; step += rounds * teams.lanes) {
+      for (int64_t base = static_cast<int64_t>(blockIdx.y) * turn; base < step; base += static_cast<int64_t>(plan.parts) * turn) {
         Held<Tree, N> held[rounds];
         int counts[rounds];
         int64_t first[rounds];
 #pragma unroll
         for (int r = 0; r < rounds; ++r) {
+          int64_t const at = base + r * teams.lanes + lane;
           counts[r] = N;
-          first[r] = (step + r * teams.lanes) * N;
-          hold_step(held[r], 0, step + r * teams.lanes, N);
+          first[r] = at * N;
+          hold_step(held[r], 0, at, N);
         }
         part.take(arguments.tree, held, counts, first, together);
       }
     }
+    step += static_cast<int64_t>(blockIdx.y) * teams.lanes + lane;
     int64_t row = 0, run = step;
     if (plan.runs < plan.steps) row = step / plan.runs, run = step - row * plan.runs;
 #pragma unroll 1
-    for (; step < end; step += teams.lanes) {
+    for (; step < plan.steps; step += static_cast<int64_t>(plan.parts) * teams.lanes) {
       Held<Tree, N> held[1];
       int64_t const left = plan.run - run * N;
       int const counts[1] = {left < N ? static_cast<int>(left) : N};
@@ -426,8 +426,9 @@ SITU_NOINLINE dim3 plan_reduction(ReduceOperands<Operands>& plan, ReducePlaces<O
   if (plan.columns && parts > 1) parts = parts_that_fill(blocks, columns_at_once(device), parts * blocks, plan.steps, teams.lanes);
   plan.steps_per_part = (plan.steps + parts - 1) / parts;
   plan.parts = static_cast<int>(parts);
-  plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? teams.lanes / plan.runs : 0;
-  plan.runs_per_stride = teams.lanes - plan.rows_per_stride * plan.runs;
+  int64_t const stride = parts * teams.lanes;
+  plan.rows_per_stride = plan.runs > 0 && plan.runs < plan.steps ? stride / plan.runs : 0;
+  plan.runs_per_stride = stride - plan.rows_per_stride * plan.runs;
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
 }
 
