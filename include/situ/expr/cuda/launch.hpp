@@ -155,14 +155,14 @@ template <int Operands>
 struct StridedOperands : StridedTiles {
   static constexpr int operands = Operands;
   void* data[Operands];
-  int strides[Operands][max_rank];  ///< 0 along axis 1 where there is none
+  int strides[Operands][max_rank];    ///< 0 along axis 1 where there is none
   unsigned char size_bits[Operands];  ///< elements have 2^size_bits bytes
 };
 
 template <class P>
 using StridedArguments = FormulaArguments<StridedOperands<P::leaves + 1>, typename P::tree_type>;
 
-inline constexpr int most_rounds = 4;
+inline constexpr int most_rounds = 4;  ///< where no operand runs across
 inline constexpr int staged_rows = 64, staged_column_bits = 3;  ///< of a tile where an operand goes through shared memory
 /// The bytes from one column of such a tile to the next: a word more than it has, so that the threads of a warp meet in few banks.
 SITU_HOST_DEVICE constexpr unsigned staged_pitch(unsigned element_bytes) { return staged_rows * element_bytes + (element_bytes < 4 ? 4 : element_bytes); }
@@ -291,6 +291,7 @@ struct StridedTile {
 #pragma unroll 1
     for (uint64_t left = arguments.staged; left != 0; left &= left - 1) {
       int const o = __ffsll(static_cast<long long>(left)) - 1;
+      static_assert(staged_rows == 1 << 6);
       unsigned const size_bits = arguments.size_bits[o], words_bits = 4 + size_bits;  // a column has 2^words_bits words, one for each of neighbouring threads
       unsigned const byte = (threadIdx.x & ((1u << words_bits) - 1)) * 4, step = static_cast<unsigned>(block_threads) >> words_bits;
       unsigned const row = first_row + (byte >> size_bits), end = arguments.inner - first_column;
@@ -313,7 +314,6 @@ struct StridedTile {
     __syncthreads();
   }
 };
-static_assert(staged_rows == 1 << 6);
 
 /// N elements of each input of a tree, neighbours along the innermost axis; number K is operand K + First.
 template <class A, int First = 1>
@@ -500,8 +500,8 @@ SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*
   int const lanes = kernels.lanes;
   int64_t const columns = (space.sizes[space.rank - 1] + lanes - 1) / lanes;
   bool across = false;
-  for (int o = first; o < space.operands && !across; ++o) {
-    int const k = space.axis_across(o);
+  for (int i = 0; i < space.operands && !across; ++i) {  // inputs first
+    int const k = space.axis_across((first + i) % space.operands);
     across = k >= 0;
     if (across && !kernels.counts) space.put_last(k);
   }
