@@ -12934,10 +12934,10 @@ template <int N, class A>
 struct StridedTile {
   A const& arguments;
   unsigned first_row, first_column;  ///< of the tile
-  SITU_DEVICE __forceinline__ explicit StridedTile(A const& a) : arguments(a) {
-    unsigned const tile_row = a.tile_columns.quotient(blockIdx.x);
+  SITU_DEVICE __forceinline__ explicit StridedTile(A const& a, unsigned block = blockIdx.x) : arguments(a) {
+    unsigned const tile_row = a.tile_columns.quotient(block);
     first_row = tile_row * (rows_of_round() * static_cast<unsigned>(a.rounds));
-    first_column = ((blockIdx.x - tile_row * a.tile_columns.divisor) << a.column_bits) * N;
+    first_column = ((block - tile_row * a.tile_columns.divisor) << a.column_bits) * N;
   }
   SITU_DEVICE __forceinline__ unsigned rows_of_round() const { return static_cast<unsigned>(block_threads) >> arguments.column_bits; }
 
@@ -12945,15 +12945,19 @@ struct StridedTile {
   /// thread handles: N at a time, but one at the end of a row.
   template <class F>
   SITU_DEVICE __forceinline__ void for_each(F const& f) const {
-    TilePlace place{threadIdx.x >> arguments.column_bits, (threadIdx.x & ((1u << arguments.column_bits) - 1)) * N};
+    constexpr bool steps = A::operands <= 3;  // from row to row
     int64_t index = 0, offsets[A::operands];
     int count = 0;
 #pragma unroll 1
-    for (int round = 0; round < arguments.rounds; ++round, place.row += rows_of_round()) {
-      if (round == 0 || arguments.outer_rank > 1) {
-        count = locate(place, index, offsets);
+    for (int round = 0; round < arguments.rounds; ++round) {
+      unsigned block = blockIdx.x, thread = threadIdx.x;
+      if constexpr (!steps) asm volatile("" : "+r"(block), "+r"(thread));  // begins anew: many operands leave no registers for what rounds have in common
+      StridedTile const here(arguments, block);
+      TilePlace const place{(thread >> arguments.column_bits) + static_cast<unsigned>(round) * rows_of_round(), (thread & ((1u << arguments.column_bits) - 1)) * N};
+      if (!steps || round == 0 || arguments.outer_rank > 1) {
+        count = here.locate(place, index, offsets);
       } else {
-        if (first_row + place.row >= arguments.rows) return;
+        if (count == 0 || first_row + place.row >= arguments.rows) return;
         index += static_cast<int64_t>(rows_of_round()) * arguments.inner;
 #pragma unroll
         for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][1]) * static_cast<int>(rows_of_round());
@@ -27616,8 +27620,8 @@ void launch_reduce(cpu_kernels, P const& program) {
 // ---- <situ/ops/cuda/teams.hpp>
 /// Teams of threads: how a block is shared out between outputs, rows or lines, and how a team joins what its threads have found.
 ///
-/// How work is cut depends on shapes, strides, alignment and constants alone, and, of rows that only a cluster holds, on whether the GPU has clusters; nothing
-/// is atomic: results are the same from run to run.
+/// How work is cut depends on shapes, strides, alignment and constants alone; of rows that only a cluster holds, also on whether the GPU has clusters, and of
+/// sums of columns, on how many blocks it runs at once. Nothing is atomic: results are the same from run to run.
 
 
 #if defined(__CUDACC__)
@@ -27669,6 +27673,7 @@ inline int64_t parts_of(int64_t blocks, int64_t wanted, int64_t steps, int64_t l
 /// mostly idle; up to twice as many blocks as are wanted.
 inline int64_t parts_that_fill(int64_t blocks, int64_t at_once, int64_t wanted, int64_t steps, int64_t lanes) {
   int64_t const most = parts_of(blocks, 2 * wanted, steps, lanes);
+  if (blocks * most < at_once) return parts_of(blocks, wanted, steps, lanes);
   int64_t best = 1;
   double best_share = 0;
   for (int64_t parts = 1; parts <= most; ++parts) {
@@ -37716,11 +37721,11 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
   else return evaluated(cast<C>(parameter));
 }
 
-/// What the kernels of D read a weight of type W as, beside elements of type T: in the type of the arithmetic, but as it is where it is a 16-bit float like
-/// them and D has CUDA's kernels.
+/// What the kernels of D read a weight as, beside elements of type T: in the type of the arithmetic, but as it is where it is a tensor of 16-bit floats like
+/// them and D has CUDA's kernels. A formula is not rounded.
 template <class W, class T, class D>
 using norm_parameter_type =
-    std::conditional_t<std::is_same_v<W, T> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, W, compute_t<T>>;
+    std::conditional_t<std::is_same_v<W, Tensor<T, D>> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, T, compute_t<T>>;
 
 template <template <class> class Op, class E, class W, class B>
 auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
@@ -37731,7 +37736,7 @@ auto normalize(E const& e, unsigned along, W const& weight, B const& bias, doubl
   op.found = found;
   auto const bound = [&]<class P>(P const& parameter, char const* what) {
     if constexpr (std::is_same_v<P, no_parameter>) return no_parameter{};
-    else return norm_parameter<norm_parameter_type<value_of<P>, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
+    else return norm_parameter<norm_parameter_type<P, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
   };
   auto const bind = [](auto const& bound_one, auto& wide, auto& narrow) {
     using P = std::remove_cvref_t<decltype(bound_one)>;
@@ -54143,11 +54148,17 @@ struct RowGradientMath {
 /// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
-  Beside<C, C, N> weight(plan.weight);
-  weight.load(index);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
-  weight.for_each([&](int j, C w) { h[j] *= w; });
+  if (!plan.weight) return;
+  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
+#pragma unroll
+  for (int k = 0; k < N; k += at_once) {
+    Lanes<C, at_once> weight;
+    weight.load(plan.weight + index + k);
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) h[k + j] *= from_word<C>(weight.bits(j));
+  }
 }
 
 /// One row of a plan.

@@ -90,6 +90,10 @@ void check_narrow(double tolerance) {
     CHECK(differs(layer_norm(x, {n}, v * 2, wide.to(Gpu{})), layer_norm(h, {n}, w * 2, wide), tolerance) == "");
     CHECK(differs(layer_norm(x + x, {n}, further.slice(0, 1, n + 1), further.slice(0, 0, n)), layer_norm(h + h, {n}, longer.slice(0, 1, n + 1), longer.slice(0, 0, n)), tolerance) == "");
     CHECK(differs(rms_norm(x, {n}, v), rms_norm(h, {n}, w), tolerance) == "");
+    Tensor<T> lone = ones<T>(s);
+    lone.select(1, 0).assign(static_cast<T>(1000.0f));
+    Tensor<T, Gpu> const alone{lone}, large{Tensor<T>(full<T>({n}, static_cast<T>(300.0f)))};
+    CHECK(differs(rms_norm(alone, {n}, large * large), rms_norm(lone, {n}, large.cpu() * large.cpu()), tolerance) == "");  // a formula is not rounded: 90000 is no float16
     // Powers of 16-bit floats have fewer bits: of what softmax should be, in double, no more than a unit in the last place is missing.
     Tensor<T> const made = softmax(x * 4, 1).cpu(), logarithms = log_softmax(x * 4, 1).cpu();
     Tensor<double> const exact = softmax(cast<double>(h * 4), 1);

@@ -53,11 +53,11 @@ auto norm_parameter(W const& parameter, char const* what, unsigned along, Shape 
   else return evaluated(cast<C>(parameter));
 }
 
-/// What the kernels of D read a weight of type W as, beside elements of type T: in the type of the arithmetic, but as it is where it is a 16-bit float like
-/// them and D has CUDA's kernels.
+/// What the kernels of D read a weight as, beside elements of type T: in the type of the arithmetic, but as it is where it is a tensor of 16-bit floats like
+/// them and D has CUDA's kernels. A formula is not rounded.
 template <class W, class T, class D>
 using norm_parameter_type =
-    std::conditional_t<std::is_same_v<W, T> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, W, compute_t<T>>;
+    std::conditional_t<std::is_same_v<W, Tensor<T, D>> && sizeof(T) == 2 && std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>, T, compute_t<T>>;
 
 template <template <class> class Op, class E, class W, class B>
 auto normalize(E const& e, unsigned along, W const& weight, B const& bias, double eps, typename Op<value_of<E>>::compute* found = nullptr) {
@@ -68,7 +68,7 @@ auto normalize(E const& e, unsigned along, W const& weight, B const& bias, doubl
   op.found = found;
   auto const bound = [&]<class P>(P const& parameter, char const* what) {
     if constexpr (std::is_same_v<P, no_parameter>) return no_parameter{};
-    else return norm_parameter<norm_parameter_type<value_of<P>, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
+    else return norm_parameter<norm_parameter_type<P, value_of<E>, device_of<E>>>(parameter, what, along, e.shape(), Operation::name);
   };
   auto const bind = [](auto const& bound_one, auto& wide, auto& narrow) {
     using P = std::remove_cvref_t<decltype(bound_one)>;

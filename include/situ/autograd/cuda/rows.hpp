@@ -50,11 +50,17 @@ struct RowGradientMath {
 /// N neighbours of g, times the weight.
 template <int N, class T, class C>
 SITU_DEVICE __forceinline__ void slopes_of(RowGradientPlan<T> const& plan, Lanes<T, N> const& from, int64_t index, C (&h)[N]) {
-  Beside<C, C, N> weight(plan.weight);
-  weight.load(index);
 #pragma unroll
   for (int j = 0; j < N; ++j) h[j] = from_word<T>(from.bits(j));
-  weight.for_each([&](int j, C w) { h[j] *= w; });
+  if (!plan.weight) return;
+  constexpr int at_once = N * sizeof(C) < 16 ? N : 16 / static_cast<int>(sizeof(C));
+#pragma unroll
+  for (int k = 0; k < N; k += at_once) {
+    Lanes<C, at_once> weight;
+    weight.load(plan.weight + index + k);
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) h[k + j] *= from_word<C>(weight.bits(j));
+  }
 }
 
 /// One row of a plan.

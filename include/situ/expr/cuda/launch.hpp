@@ -217,10 +217,10 @@ template <int N, class A>
 struct StridedTile {
   A const& arguments;
   unsigned first_row, first_column;  ///< of the tile
-  SITU_DEVICE __forceinline__ explicit StridedTile(A const& a) : arguments(a) {
-    unsigned const tile_row = a.tile_columns.quotient(blockIdx.x);
+  SITU_DEVICE __forceinline__ explicit StridedTile(A const& a, unsigned block = blockIdx.x) : arguments(a) {
+    unsigned const tile_row = a.tile_columns.quotient(block);
     first_row = tile_row * (rows_of_round() * static_cast<unsigned>(a.rounds));
-    first_column = ((blockIdx.x - tile_row * a.tile_columns.divisor) << a.column_bits) * N;
+    first_column = ((block - tile_row * a.tile_columns.divisor) << a.column_bits) * N;
   }
   SITU_DEVICE __forceinline__ unsigned rows_of_round() const { return static_cast<unsigned>(block_threads) >> arguments.column_bits; }
 
@@ -228,15 +228,19 @@ struct StridedTile {
   /// thread handles: N at a time, but one at the end of a row.
   template <class F>
   SITU_DEVICE __forceinline__ void for_each(F const& f) const {
-    TilePlace place{threadIdx.x >> arguments.column_bits, (threadIdx.x & ((1u << arguments.column_bits) - 1)) * N};
+    constexpr bool steps = A::operands <= 3;  // from row to row
     int64_t index = 0, offsets[A::operands];
     int count = 0;
 #pragma unroll 1
-    for (int round = 0; round < arguments.rounds; ++round, place.row += rows_of_round()) {
-      if (round == 0 || arguments.outer_rank > 1) {
-        count = locate(place, index, offsets);
+    for (int round = 0; round < arguments.rounds; ++round) {
+      unsigned block = blockIdx.x, thread = threadIdx.x;
+      if constexpr (!steps) asm volatile("" : "+r"(block), "+r"(thread));  // begins anew: many operands leave no registers for what rounds have in common
+      StridedTile const here(arguments, block);
+      TilePlace const place{(thread >> arguments.column_bits) + static_cast<unsigned>(round) * rows_of_round(), (thread & ((1u << arguments.column_bits) - 1)) * N};
+      if (!steps || round == 0 || arguments.outer_rank > 1) {
+        count = here.locate(place, index, offsets);
       } else {
-        if (first_row + place.row >= arguments.rows) return;
+        if (count == 0 || first_row + place.row >= arguments.rows) return;
         index += static_cast<int64_t>(rows_of_round()) * arguments.inner;
 #pragma unroll
         for (int o = 0; o < A::operands; ++o) offsets[o] += static_cast<int64_t>(arguments.strides[o][1]) * static_cast<int>(rows_of_round());

@@ -1,7 +1,7 @@
 /// Teams of threads: how a block is shared out between outputs, rows or lines, and how a team joins what its threads have found.
 ///
-/// How work is cut depends on shapes, strides, alignment and constants alone, and, of rows that only a cluster holds, on whether the GPU has clusters; nothing
-/// is atomic: results are the same from run to run.
+/// How work is cut depends on shapes, strides, alignment and constants alone; of rows that only a cluster holds, also on whether the GPU has clusters, and of
+/// sums of columns, on how many blocks it runs at once. Nothing is atomic: results are the same from run to run.
 #pragma once
 
 #include <situ/device/cuda/launch.hpp>
@@ -55,6 +55,7 @@ inline int64_t parts_of(int64_t blocks, int64_t wanted, int64_t steps, int64_t l
 /// mostly idle; up to twice as many blocks as are wanted.
 inline int64_t parts_that_fill(int64_t blocks, int64_t at_once, int64_t wanted, int64_t steps, int64_t lanes) {
   int64_t const most = parts_of(blocks, 2 * wanted, steps, lanes);
+  if (blocks * most < at_once) return parts_of(blocks, wanted, steps, lanes);
   int64_t best = 1;
   double best_share = 0;
   for (int64_t parts = 1; parts <= most; ++parts) {
