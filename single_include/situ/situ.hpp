@@ -2692,7 +2692,7 @@ inline instruction_set best_instruction_set() noexcept {
   return instruction_set::baseline;
 }
 
-/// SITU_INSTRUCTION_SET=baseline|avx2|avx512 in the environment lowers the choice.
+/// SITU_INSTRUCTION_SET=baseline|avx2|avx512 in the environment lowers the choice; avx512 is then without tiles (AMX).
 inline instruction_set initial_instruction_set() noexcept {
   instruction_set const best = best_instruction_set();
   if (char const* asked = std::getenv("SITU_INSTRUCTION_SET")) {
@@ -21725,11 +21725,12 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 template <class T>
 inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
 
-/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats. Products and sums are those of floats, each rounded
+/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats (Intel's has the instruction, which takes it longer than two of
+/// floats). Products and sums are those of floats, each rounded
 /// once, but for subnormal numbers, which count as 0.
 inline bool multiplies_pairs() {
 #if SITU_PAIRS
-  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16");
+  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
 #else
   return false;
 #endif
@@ -22092,7 +22093,25 @@ SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, in
   dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
 }
 
-/// The same with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
+/// Two 16-bit floats in one place.
+template <class T>
+SITU_INLINE void put_pair(float* to, T first, T second) {
+  T const both[] = {first, second};
+  __builtin_memcpy(to, both, sizeof *to);
+}
+/// N places: each has an element of a row, and that of the next one.
+template <int N, class T>
+SITU_INLINE void interleave_pairs(float* to, T const* row, T const* next) {
+  using Halves = typename vector_of<uint16_t, N>::type;
+  using Words = typename vector_of<uint32_t, N>::type;
+  Halves first, second;
+  __builtin_memcpy(&first, row, sizeof first);
+  __builtin_memcpy(&second, next, sizeof second);
+  Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
+  __builtin_memcpy(to, &both, sizeof both);
+}
+
+/// Packs a panel with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
 /// Of `elements` along k, which may be one less than those: then 0 is the last one.
 template <class T>
 struct PackPairsBody {
@@ -22108,9 +22127,9 @@ struct PackPairsBody {
     if (step_i == 1) {
       for (int64_t k = 0; k < whole; ++k) {
         T const *const row = from + 2 * k * step_k, *const next = row + step_k;
-        for (i = 0; i + 16 <= count; i += 16) interleave<16>(to + k * width + i, row + i, next + i);
-        for (; i + 4 <= count; i += 4) interleave<4>(to + k * width + i, row + i, next + i);
-        for (; i < count; ++i) put(to + k * width + i, row[i], next[i]);
+        for (i = 0; i + 16 <= count; i += 16) interleave_pairs<16>(to + k * width + i, row + i, next + i);
+        for (; i + 4 <= count; i += 4) interleave_pairs<4>(to + k * width + i, row + i, next + i);
+        for (; i < count; ++i) put_pair(to + k * width + i, row[i], next[i]);
       }
       i = count;
     } else if (step_k == 1) {
@@ -22122,39 +22141,25 @@ struct PackPairsBody {
           store_transposed<Isa>(to + k * width + i, width, four<Isa>(p), four<Isa>(p + step_i), four<Isa>(p + 2 * step_i), four<Isa>(p + 3 * step_i));
         }
         for (; k < whole; ++k) {
-          for (int64_t r = 0; r < 4; ++r) put(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
+          for (int64_t r = 0; r < 4; ++r) put_pair(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
         }
       }
     }
     for (; i < count; ++i) {
-      for (int64_t k = 0; k < whole; ++k) put(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
+      for (int64_t k = 0; k < whole; ++k) put_pair(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
     }
     if (whole < depth) {
-      for (i = 0; i < count; ++i) put(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
+      for (i = 0; i < count; ++i) put_pair(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
     }
     return 0;
   }
 
  private:
-  SITU_INLINE static void put(float* to, T first, T second) {
-    T const both[] = {first, second};
-    __builtin_memcpy(to, both, sizeof *to);
-  }
   template <class Isa>
   SITU_INLINE static pack<float, 4, Isa> four(T const* from) {
     pack<float, 4, Isa> found;
     __builtin_memcpy(&found.v, from, sizeof found.v);
     return found;
-  }
-  template <int N>
-  SITU_INLINE static void interleave(float* to, T const* row, T const* next) {
-    using Halves = typename vector_of<uint16_t, N>::type;
-    using Words = typename vector_of<uint32_t, N>::type;
-    Halves first, second;
-    __builtin_memcpy(&first, row, sizeof first);
-    __builtin_memcpy(&second, next, sizeof second);
-    Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
-    __builtin_memcpy(to, &both, sizeof both);
   }
 };
 
@@ -22180,6 +22185,297 @@ TileSizes current_tile_sizes() {
 
 }  // namespace cpu
 }  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/gemm_tiles.hpp>
+/// Products of bfloat16 on processors that multiply whole tiles (Intel's AMX): 16 x 16 sums, 32 elements of k at a time.
+///
+/// Panels of A and B are groups of 16 rows or columns. A group is packed in blocks of 32 elements of k, 1 KiB each, as the processor reads them:
+///
+/// rows      [16 rows][32 elements]
+/// columns   [16 pairs of elements][16 columns][2]
+///
+/// with zeros where rows, columns or elements are missing. Elements are multiplied exactly and summed in float, over k in order; subnormal numbers count
+/// as 0.
+///
+/// Source    Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18 (programming with Intel AMX)
+
+
+#if SITU_X86 && defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11) && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
+#define SITU_TILES 1
+#include <cerrno>
+#include <cpuid.h>
+#include <cstdlib>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define SITU_TILES 0
+#endif
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Whether elements of T can be multiplied by tiles, where the processor does so: see multiplies_tiles().
+template <class T>
+inline constexpr bool has_tiles = SITU_TILES && std::is_same_v<T, bfloat16>;
+
+inline constexpr int64_t tile_side = 16;         ///< rows and columns of a tile
+inline constexpr int64_t tile_pairs = 16;        ///< of elements of k in one
+inline constexpr int64_t tile_block_depth = 512;  ///< pairs: sums of up to 1024 elements are converted at once
+
+/// Whether a product has enough to do for them: they are filled with zeros.
+constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t least = 16384;
+  return k > least || m * n > least || m * n * k > least;
+}
+
+#if SITU_TILES
+/// Whether the processor has tiles of bfloat16 and Linux lets this process use them, which it is asked for here: signal handlers' stacks (sigaltstack) must
+/// have room for tiles from then on, and where one has not, there are none. Nor where the environment chooses the instruction set.
+__attribute__((noinline, cold)) inline bool ask_for_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (std::getenv("SITU_INSTRUCTION_SET") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+  if ((d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: in asm/prctl.h since Linux 5.16
+  int const error = errno;
+  bool const granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  errno = error;
+  return granted;
+}
+#endif
+
+/// Whether products are multiplied by tiles.
+inline bool multiplies_tiles() {
+#if SITU_TILES
+  static bool const granted = ask_for_tiles();
+  return granted && current_instruction_set() == instruction_set::avx512;
+#else
+  return false;
+#endif
+}
+
+#if SITU_TILES
+#if defined(__clang__)
+#define SITU_TARGET_TILES target("amx-tile,amx-bf16"), noinline  // it asks of a function what its assembly needs
+#else
+#define SITU_TARGET_TILES noinline
+#endif
+
+/// What a processor does with its eight tiles. 0 to 3 are used for the sums of two by two, 4 and 5 for rows of A, 6 and 7 for columns of B.
+struct TileRegisters {
+  template <int Tile>
+  SITU_INLINE static void load(void const* from, int64_t stride) {
+    __asm__ volatile("{tileloadd (%0,%1,1), %%tmm%c2|tileloadd tmm%c2, [%0+%1*1]}" ::"r"(from), "r"(stride), "i"(Tile) : "memory");
+  }
+  template <int Tile>
+  SITU_INLINE static void store(void* to, int64_t stride) {
+    __asm__ volatile("{tilestored %%tmm%c2, (%0,%1,1)|tilestored [%0+%1*1], tmm%c2}" ::"r"(to), "r"(stride), "i"(Tile) : "memory");
+  }
+  template <int Tile>
+  SITU_INLINE static void clear() {
+    __asm__ volatile("{tilezero %%tmm%c0|tilezero tmm%c0}" ::"i"(Tile));
+  }
+  /// sums += a * b.
+  template <int Sums, int A, int B>
+  SITU_INLINE static void multiply() {
+    __asm__ volatile("{tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbf16ps tmm%c0, tmm%c1, tmm%c2}" ::"i"(Sums), "i"(A), "i"(B));
+  }
+  /// Every tile has 16 rows of 64 bytes.
+  SITU_INLINE static void begin() {
+    struct alignas(64) {
+      unsigned char palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      unsigned char rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const shape;
+    static_assert(sizeof shape == 64);
+    __asm__ volatile("ldtilecfg %0" ::"m"(shape));
+  }
+  SITU_INLINE static void end() { __asm__ volatile("tilerelease"); }
+};
+
+/// Rows x Columns tiles, each 1 or 2, `depth` pairs deep; a and b are the first groups, `stride` is that of c in elements.
+template <int Rows, int Columns>
+SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, float* c, int64_t stride, bool accumulate) {
+  using R = TileRegisters;
+  int64_t const bytes = stride * 4, group = depth * tile_side;
+  if (accumulate) {
+    R::load<0>(c, bytes);
+    if constexpr (Columns == 2) R::load<1>(c + tile_side, bytes);
+    if constexpr (Rows == 2) R::load<2>(c + tile_side * stride, bytes);
+    if constexpr (Rows == 2 && Columns == 2) R::load<3>(c + tile_side * stride + tile_side, bytes);
+  } else {
+    R::clear<0>(), R::clear<1>(), R::clear<2>(), R::clear<3>();
+  }
+  for (int64_t k = 0; k < depth; k += tile_pairs, a += tile_pairs * tile_side, b += tile_pairs * tile_side) {
+    R::load<4>(a, 64);
+    R::load<6>(b, 64);
+    R::multiply<0, 4, 6>();
+    if constexpr (Columns == 2) R::load<7>(b + group, 64), R::multiply<1, 4, 7>();
+    if constexpr (Rows == 2) R::load<5>(a + group, 64), R::multiply<2, 5, 6>();
+    if constexpr (Rows == 2 && Columns == 2) R::multiply<3, 5, 7>();
+  }
+  R::store<0>(c, bytes);
+  if constexpr (Columns == 2) R::store<1>(c + tile_side, bytes);
+  if constexpr (Rows == 2) R::store<2>(c + tile_side * stride, bytes);
+  if constexpr (Rows == 2 && Columns == 2) R::store<3>(c + tile_side * stride + tile_side, bytes);
+}
+
+/// All tiles of a block whose panels are groups, `depth` pairs deep.
+__attribute__((SITU_TARGET_TILES)) inline void run_tiles(Block<float> const& block) {
+  alignas(64) float buffer[4 * tile_side * tile_side];
+  constexpr int64_t width = 2 * tile_side;
+  TileRegisters::begin();
+  for (int64_t i = 0; i < block.rows; i += width) {
+    int64_t const rows = block.rows - i < width ? block.rows - i : width;
+    float const* const a = block.a + i * block.depth;
+    for (int64_t j = 0; j < block.columns; j += width) {
+      int64_t const columns = block.columns - j < width ? block.columns - j : width;
+      float const* const b = block.b + j * block.depth;
+      float* const c = block.c ? block.c + i * block.c_i + j : nullptr;
+      bool const direct = c && rows % tile_side == 0 && columns % tile_side == 0;
+      float* const to = direct ? c : buffer;
+      int64_t const stride = direct ? block.c_i : width;
+      if (!direct && block.accumulate) {
+        for (int64_t r = 0; r < rows; ++r) __builtin_memcpy(buffer + r * width, c + r * block.c_i, static_cast<std::size_t>(columns) * sizeof(float));
+      }
+      if (rows > tile_side && columns > tile_side) multiply_tiles<2, 2>(a, b, block.depth, to, stride, block.accumulate);
+      else if (rows > tile_side) multiply_tiles<2, 1>(a, b, block.depth, to, stride, block.accumulate);
+      else if (columns > tile_side) multiply_tiles<1, 2>(a, b, block.depth, to, stride, block.accumulate);
+      else multiply_tiles<1, 1>(a, b, block.depth, to, stride, block.accumulate);
+      if (c && !direct) {
+        for (int64_t r = 0; r < rows; ++r) __builtin_memcpy(c + r * block.c_i, buffer + r * width, static_cast<std::size_t>(columns) * sizeof(float));
+      }
+      if (!c || block.finishes) block.store(block.product, c ? c : buffer, c ? block.c_i : width, block.i + i, block.j + j, rows, columns);
+    }
+  }
+  TileRegisters::end();
+}
+#undef SITU_TARGET_TILES
+#endif
+
+/// Packs a group of up to 16 rows: row i and element k are from[i * step_i + k * step_k], for i < rows and k < elements. `depth` pairs, a multiple of 16.
+template <class T>
+struct PackTileRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(T* to, T const* from, int64_t step_i, int64_t step_k, int64_t rows, int64_t elements, int64_t depth) {
+    constexpr int64_t length = 2 * tile_pairs;
+    for (int64_t first = 0; first < 2 * depth; first += length, to += tile_side * length, from += length * step_k) {
+      int64_t const left = elements - first < length ? elements - first : length;
+      if (rows < tile_side || left < length) __builtin_memset(static_cast<void*>(to), 0, sizeof(T) * tile_side * length);
+      if (step_k == 1) {
+        for (int64_t i = 0; i < rows; ++i) {
+          if (left == length) __builtin_memcpy(static_cast<void*>(to + i * length), from + i * step_i, sizeof(T) * length);
+          else for (int64_t k = 0; k < left; ++k) to[i * length + k] = from[i * step_i + k];
+        }
+      } else if (step_i == 1 && rows == tile_side && left == length) {
+        transpose<Isa>(to, from, step_k);
+      } else {
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t k = 0; k < left; ++k) to[i * length + k] = from[i * step_i + k * step_k];
+        }
+      }
+    }
+    return 0;
+  }
+
+ private:
+  /// Where the rows are neighbours: 16 pairs of columns, and those across.
+  template <class Isa>
+  SITU_INLINE static void transpose(T* to, T const* from, int64_t step_k) {
+    using Four = pack<float, 4, Isa>;
+    alignas(64) float pairs[tile_pairs][tile_side];
+    for (int64_t k = 0; k < tile_pairs; ++k) interleave_pairs<tile_side>(pairs[k], from + 2 * k * step_k, from + (2 * k + 1) * step_k);
+    auto const four = [&](int64_t k, int64_t i) { return Four::load(pairs[k] + i); };
+    for (int64_t k = 0; k < tile_pairs; k += 4) {
+      for (int64_t i = 0; i < tile_side; i += 4) {
+        Four const k0 = four(k, i), k1 = four(k + 1, i), k2 = four(k + 2, i), k3 = four(k + 3, i);
+        store_transposed<Isa>(reinterpret_cast<float*>(to + i * 2 * tile_pairs + 2 * k), tile_pairs, k0, k1, k2, k3);
+      }
+    }
+  }
+};
+
+/// Packs groups of 16 columns behind each other: element k and column j are from[k * step_k + j * step_j], for k < elements and j < columns.
+template <class T>
+struct PackTileColumnsBody {
+  template <class Isa>
+  SITU_INLINE static int run(float* to, T const* from, int64_t step_j, int64_t step_k, int64_t columns, int64_t elements, int64_t depth) {
+    int64_t const whole = elements / 2, group = tile_side * depth;
+    while (columns > 0) {
+      int64_t count = columns < tile_side ? columns : tile_side;
+      if (step_j == 1 && columns >= 2 * tile_side) {  // a whole cache line of each row
+        count = 2 * tile_side;
+        for (int64_t k = 0; k < whole; ++k) {
+          T const *const row = from + 2 * k * step_k, *const next = row + step_k;
+          if (whole - k > ahead) __builtin_prefetch(row + 2 * ahead * step_k), __builtin_prefetch(next + 2 * ahead * step_k);
+          interleave_pairs<tile_side>(to + k * tile_side, row, next);
+          interleave_pairs<tile_side>(to + k * tile_side + group, row + tile_side, next + tile_side);
+        }
+        if (elements > 2 * whole) {
+          for (int64_t j = 0; j < count; ++j) put_pair(to + whole * tile_side + j / tile_side * group + j % tile_side, from[2 * whole * step_k + j], T(0.0f));
+        }
+      } else {
+        PackPairsBody<T>::template run<Isa>(to, tile_side, from, step_j, step_k, count, (elements + 1) / 2, elements);
+      }
+      for (int64_t done = 0; done < count; done += tile_side, to += group) {
+        for (int64_t i = (elements + 1) / 2 * tile_side; i < group; ++i) to[i] = 0.0f;
+      }
+      from += count * step_j;
+      columns -= count;
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr int64_t ahead = 8;
+};
+
+/// Of a group of columns that was packed in floats, 16 for each element, makes pairs in the same place.
+struct JoinPairsBody {
+  template <class Isa>
+  SITU_INLINE static int run(float* group, int64_t depth) {
+    using Words = typename vector_of<uint32_t, tile_side>::type;
+    for (int64_t k = 0; k < depth; ++k) {
+      Words first, second;
+      __builtin_memcpy(&first, group + 2 * k * tile_side, sizeof first);
+      __builtin_memcpy(&second, group + (2 * k + 1) * tile_side, sizeof second);
+      Words const both = first >> 16 | (second & 0xffff0000u);
+      __builtin_memcpy(group + k * tile_side, &both, sizeof both);
+    }
+    return 0;
+  }
+};
+
+/// Both kinds of groups, and the tiles of blocks of them. For T without tiles, nothing.
+template <class T>
+struct Tiles {
+  static void pack_rows([[maybe_unused]] product_t<T>* to, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_i, [[maybe_unused]] int64_t step_k,
+                        [[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t elements, [[maybe_unused]] int64_t depth) {
+#if SITU_TILES
+    if constexpr (has_tiles<T>) run_avx512<PackTileRowsBody<T>>(reinterpret_cast<T*>(to), from, step_i, step_k, rows, elements, depth);
+#endif
+  }
+  static void pack_columns([[maybe_unused]] product_t<T>* to, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_j, [[maybe_unused]] int64_t step_k,
+                           [[maybe_unused]] int64_t columns, [[maybe_unused]] int64_t elements, [[maybe_unused]] int64_t depth) {
+#if SITU_TILES
+    if constexpr (has_tiles<T>) run_avx512<PackTileColumnsBody<T>>(to, from, step_j, step_k, columns, elements, depth);
+#endif
+  }
+  /// Makes pairs of a group that was packed in floats: 2 * depth * 16 of them, which are numbers of T.
+  static void join_pairs([[maybe_unused]] product_t<T>* group, [[maybe_unused]] int64_t depth) {
+#if SITU_TILES
+    if constexpr (has_tiles<T>) run_avx512<JoinPairsBody>(group, depth);
+#endif
+  }
+  static void run([[maybe_unused]] Block<product_t<T>> const& block) {
+#if SITU_TILES
+    if constexpr (has_tiles<T>) run_tiles(block);
+#endif
+  }
+};
+
+}  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/cpu/gemm_vector.hpp>
@@ -22450,6 +22746,19 @@ void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int
   dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
 }
 
+/// What a kernel takes of k in one step: an element, or two neighbours (and then all that is said of k and depth in blocks and panels is said of pairs).
+enum class Steps : int { elements, pairs, tiles };
+
+/// The best for a product on this processor.
+template <class T>
+Steps best_steps(Product<T> const& p) {
+  if (p.piece == 0) {
+    if (has_tiles<T> && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
+    if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
+  }
+  return Steps::elements;
+}
+
 /// The driver of one rectangle of one product.
 template <class T>
 struct Multiplication {
@@ -22458,8 +22767,7 @@ struct Multiplication {
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
   bool finishes = false;
-  /// Whether two neighbours of k are one step: then all that is said of k and depth in blocks and panels is said of pairs.
-  bool const paired = has_pairs<T> && !product.pack_b && product.piece == 0 && multiplies_pairs();
+  Steps const kind = best_steps(product);
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
   static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
@@ -22526,19 +22834,32 @@ struct Multiplication {
   /// Packs columns [j, j + columns) in panels that lie behind each other.
   SITU_NOINLINE void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
+    if (kind == Steps::tiles) return pack_tile_columns(to, k, depth, j, columns);
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
       if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
-      else if (paired) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
+      else if (kind == Steps::pairs) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
       done += width;
+    }
+  }
+  /// For tiles: groups.
+  SITU_NOINLINE void pack_tile_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns) const {
+    Product<T> const& p = product;
+    int64_t const count = elements(k, depth);
+    if (!p.pack_b) return Tiles<T>::pack_columns(to, p.b + 2 * k * p.b_k + j * p.b_j, p.b_j, p.b_k, columns, count, depth);
+    for (int64_t done = 0; done < columns; done += tile_side, to += depth * tile_side) {
+      p.pack_b(p.source, to, tile_side, 2 * k, count, j + done, columns - done < tile_side ? columns - done : tile_side);
+      for (int64_t i = count * tile_side; i < 2 * depth * tile_side; ++i) to[i] = C(0);
+      Tiles<T>::join_pairs(to, depth);
     }
   }
   SITU_NOINLINE void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
-      int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
-      if (paired) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
+      int64_t const left = rows - done, height = kind == Steps::tiles ? tile_side : panel_rows(left, sizes), count = left < height ? left : height;
+      if (kind == Steps::tiles) Tiles<T>::pack_rows(to + done * depth, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, elements(k, depth), depth);
+      else if (kind == Steps::pairs) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
@@ -22626,27 +22947,36 @@ struct Multiplication {
 
  private:
   /// The steps of k.
-  int64_t steps() const { return paired ? (product.k + 1) / 2 : product.k; }
+  int64_t steps() const {
+    if (kind == Steps::elements) return product.k;
+    int64_t const pairs = (product.k + 1) / 2;
+    return kind == Steps::pairs ? pairs : (pairs + tile_pairs - 1) / tile_pairs * tile_pairs;
+  }
+  /// How many of them a block has at most.
+  int64_t most_steps() const { return kind == Steps::tiles ? tile_block_depth : block_depth<C>; }
   /// How many elements of k the pairs [k, k + depth) have.
   int64_t elements(int64_t k, int64_t depth) const { return product.k - 2 * k < 2 * depth ? product.k - 2 * k : 2 * depth; }
   /// How many blocks of k there are: as many as A's pieces, or more.
   int64_t block_parts() const {
     Product<T> const& p = product;
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
-    return (all + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+    return (all + piece - 1) / piece * ((piece + most_steps() - 1) / most_steps());
   }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const all = steps(), deepest = (all + parts - 1) / parts, piece = p.piece == 0 ? all : p.piece;
+    int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
+    int64_t deepest = (all + parts - 1) / parts;
+    if (kind == Steps::tiles) deepest = (deepest + tile_pairs - 1) / tile_pairs * tile_pairs;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
       block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? ((block.rows + sizes.high) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
-      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
+      int64_t const space_a = block.a_packed ? ((block.rows + tile_side) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
+      int64_t const room = kind == Steps::tiles && p.pack_b ? tile_side : 0;  // groups are packed in floats first
+      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes + room : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
       if (!a) return plain(i, i1, j0, j1);
@@ -22675,7 +23005,8 @@ struct Multiplication {
             int64_t const rest = block.columns % sizes.lanes;
             if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
-          if (paired) run_pairs<T>(block);
+          if (kind == Steps::tiles) Tiles<T>::run(block);
+          else if (kind == Steps::pairs) run_pairs<T>(block);
           else run_block(block);
         }
       }
@@ -22735,20 +23066,23 @@ struct BatchKernel {
 };
 
 /// Cuts m x n products of depth k for so many threads. The cut cannot be seen in the results.
-inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size, int threads) {
+template <class T>
+ProductCut cut_product(int64_t m, int64_t n, int64_t k, int threads) {
+  constexpr int element_size = static_cast<int>(sizeof(T));
   ProductCut cut{};
   auto const parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   if (n == 1) {  // bound by memory: half a megabyte for a thread
     cut.rows = 64, cut.columns = 1;
     cut.grain = (int64_t{1} << 18) / (64 * (k + 1) * element_size) + 1;
   } else {
-    cut.rows = 12, cut.columns = n;
+    bool const tiles = has_tiles<T> && is_for_tiles(m, n, k) && multiplies_tiles();
+    cut.rows = tiles ? 2 * tile_side : 12, cut.columns = n;
     int64_t const rows = parts(m, cut.rows);
     if (threads > 1 && rows < 8 * threads && n > 128) {
       int64_t const wanted = parts(8 * threads, rows), most = parts(n, 64);
       cut.columns = parts(parts(n, wanted < most ? wanted : most), 32) * 32;
     }
-    cut.grain = (int64_t{1} << 19) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
+    cut.grain = (int64_t{1} << (tiles ? 22 : 19)) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
   }
   cut.row_items = parts(m, cut.rows);
   cut.column_items = parts(n, cut.columns);
@@ -24304,7 +24638,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
     }
   }
 #endif
-  kernel.cut = cut_product(one.m, one.n, one.k, static_cast<int>(sizeof(T)), num_threads());
+  kernel.cut = cut_product<T>(one.m, one.n, one.k, num_threads());
   device_traits<D>::launch(kernel, kernel.cut.row_items * kernel.cut.column_items * batches, kernel.cut.grain);
 }
 
@@ -30959,7 +31293,9 @@ void run_convolution(Convolution<T>& c, int64_t images) {
       return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
     }
   }
-  if (DirectConvolution<T>::suits(c)) {
+  // By tiles where enough outputs share what packing the pixels costs.
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
     return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);

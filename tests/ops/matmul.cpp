@@ -175,6 +175,36 @@ TEST_CASE("bfloat16 numbers of any size, and infinities at the end of a row of o
   });
 }
 
+TEST_CASE("products of bfloat16 around the sizes of tiles, of any strides") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t m : {1, 4, 15, 16, 17, 32, 33, 48}) {
+      for (int64_t n : {2, 15, 16, 17, 31, 32, 33, 50}) {
+        for (int64_t k : {31, 32, 33, 65, 130, 1025}) {
+          if (k > 1000 && (m * n) % 3 != 0) continue;
+          auto const a = numbers<bfloat16>({m, k}, 1), b = numbers<bfloat16>({k, n}, 2), x = numbers<bfloat16>({k, m}, 3), w = numbers<bfloat16>({n, k}, 4);
+          INFO("m ", m, ", n ", n, ", k ", k);
+          CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), k) == 0);
+          CHECK(wrong_elements(matmul(x.t(), b).to_vector(), plain_product<bfloat16>(x.t(), b), k) == 0);
+          CHECK(wrong_elements(matmul(a, w.t()).to_vector(), plain_product<bfloat16>(a, w.t()), k) == 0);
+          if (k > 100) continue;
+          auto const apart = matrix<bfloat16, Cpu>(Form::stepped, m, k, 5), back = matrix<bfloat16, Cpu>(Form::flipped, k, n, 6);
+          CHECK(wrong_elements(matmul(apart, back).to_vector(), plain_product(apart, back), k) == 0);
+        }
+      }
+    }
+    auto const a = numbers<bfloat16>({70, 2100}, 1), b = numbers<bfloat16>({2100, 420}, 2);  // more than one block of k, and of columns
+    CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 2100) == 0);
+    auto const c = numbers<bfloat16>({2350, 33}, 3), d = numbers<bfloat16>({33, 18}, 4);  // and of rows
+    CHECK(wrong_elements(matmul(c, d).to_vector(), plain_product(c, d), 33) == 0);
+    for (int64_t n : {18, 40}) {  // what an earlier product has left in memory is not read
+      auto const nothing = full<bfloat16>({n, 96}, std::nanf(""));
+      CHECK(std::isnan(static_cast<float>(matmul(nothing, nothing.t())(0, 0))));
+      auto const e = numbers<bfloat16>({n, 65}, 5), f = numbers<bfloat16>({65, n}, 6);
+      CHECK(wrong_elements(matmul(e, f).to_vector(), plain_product(e, f), 65) == 0);
+    }
+  });
+}
+
 TEST_CASE("large products in all their blocks") {
   auto const a = numbers<float>({2500, 70}, 1), b = numbers<float>({70, 900}, 2);
   CHECK(wrong_elements(matmul(a, b).to_vector(), plain_product(a, b), 70) == 0);

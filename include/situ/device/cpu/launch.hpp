@@ -41,7 +41,7 @@ inline instruction_set best_instruction_set() noexcept {
   return instruction_set::baseline;
 }
 
-/// SITU_INSTRUCTION_SET=baseline|avx2|avx512 in the environment lowers the choice.
+/// SITU_INSTRUCTION_SET=baseline|avx2|avx512 in the environment lowers the choice; avx512 is then without tiles (AMX).
 inline instruction_set initial_instruction_set() noexcept {
   instruction_set const best = best_instruction_set();
   if (char const* asked = std::getenv("SITU_INSTRUCTION_SET")) {

@@ -203,7 +203,7 @@ SITU_NOINLINE void run_product(Product<T>& one, int rank, int64_t const* sizes, 
     }
   }
 #endif
-  kernel.cut = cut_product(one.m, one.n, one.k, static_cast<int>(sizeof(T)), num_threads());
+  kernel.cut = cut_product<T>(one.m, one.n, one.k, num_threads());
   device_traits<D>::launch(kernel, kernel.cut.row_items * kernel.cut.column_items * batches, kernel.cut.grain);
 }
 

@@ -227,7 +227,9 @@ void run_convolution(Convolution<T>& c, int64_t images) {
       return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
     }
   }
-  if (DirectConvolution<T>::suits(c)) {
+  // By tiles where enough outputs share what packing the pixels costs.
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
     return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);

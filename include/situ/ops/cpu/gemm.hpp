@@ -7,6 +7,7 @@
 #include <situ/core/shape.hpp>
 #include <situ/device/cpu/memory.hpp>
 #include <situ/ops/cpu/gemm_kernel.hpp>
+#include <situ/ops/cpu/gemm_tiles.hpp>
 #include <situ/ops/cpu/gemm_vector.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -104,6 +105,19 @@ void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int
   dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
 }
 
+/// What a kernel takes of k in one step: an element, or two neighbours (and then all that is said of k and depth in blocks and panels is said of pairs).
+enum class Steps : int { elements, pairs, tiles };
+
+/// The best for a product on this processor.
+template <class T>
+Steps best_steps(Product<T> const& p) {
+  if (p.piece == 0) {
+    if (has_tiles<T> && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
+    if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
+  }
+  return Steps::elements;
+}
+
 /// The driver of one rectangle of one product.
 template <class T>
 struct Multiplication {
@@ -112,8 +126,7 @@ struct Multiplication {
   C* sums = nullptr;  ///< where sums are kept between blocks of k, from (sums_i, sums_j) on; null where there is but one such block
   int64_t sums_step = 0, sums_i = 0, sums_j = 0;
   bool finishes = false;
-  /// Whether two neighbours of k are one step: then all that is said of k and depth in blocks and panels is said of pairs.
-  bool const paired = has_pairs<T> && !product.pack_b && product.piece == 0 && multiplies_pairs();
+  Steps const kind = best_steps(product);
 
   /// What the kernel calls for tiles that it does not store, or that are to be finished.
   static void store(void const* self_, C* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) {
@@ -180,19 +193,32 @@ struct Multiplication {
   /// Packs columns [j, j + columns) in panels that lie behind each other.
   SITU_NOINLINE void pack_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns, TileSizes const& sizes) const {
     Product<T> const& p = product;
+    if (kind == Steps::tiles) return pack_tile_columns(to, k, depth, j, columns);
     for (int64_t done = 0; done < columns;) {
       int64_t const left = columns - done, width = panel_columns(left, sizes), count = left < width ? left : width;
       if (p.pack_b) p.pack_b(p.source, to + done * depth, width, k, depth, j + done, count);
-      else if (paired) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
+      else if (kind == Steps::pairs) pack_pairs<T>(to + done * depth, width, p.b + 2 * k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, width, p.b + k * p.b_k + (j + done) * p.b_j, p.b_j, p.b_k, count, depth);
       done += width;
+    }
+  }
+  /// For tiles: groups.
+  SITU_NOINLINE void pack_tile_columns(C* to, int64_t k, int64_t depth, int64_t j, int64_t columns) const {
+    Product<T> const& p = product;
+    int64_t const count = elements(k, depth);
+    if (!p.pack_b) return Tiles<T>::pack_columns(to, p.b + 2 * k * p.b_k + j * p.b_j, p.b_j, p.b_k, columns, count, depth);
+    for (int64_t done = 0; done < columns; done += tile_side, to += depth * tile_side) {
+      p.pack_b(p.source, to, tile_side, 2 * k, count, j + done, columns - done < tile_side ? columns - done : tile_side);
+      for (int64_t i = count * tile_side; i < 2 * depth * tile_side; ++i) to[i] = C(0);
+      Tiles<T>::join_pairs(to, depth);
     }
   }
   SITU_NOINLINE void pack_rows(C* to, int64_t i, int64_t rows, int64_t k, int64_t depth, TileSizes const& sizes) const {
     Product<T> const& p = product;
     for (int64_t done = 0; done < rows;) {
-      int64_t const left = rows - done, height = panel_rows(left, sizes), count = left < height ? left : height;
-      if (paired) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
+      int64_t const left = rows - done, height = kind == Steps::tiles ? tile_side : panel_rows(left, sizes), count = left < height ? left : height;
+      if (kind == Steps::tiles) Tiles<T>::pack_rows(to + done * depth, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, elements(k, depth), depth);
+      else if (kind == Steps::pairs) pack_pairs<T>(to + done * depth, height, p.a + 2 * k * p.a_k + (i + done) * p.a_i, p.a_i, p.a_k, count, depth, elements(k, depth));
       else pack_panel<T>(to + done * depth, height, p.a_column(k) + (i + done) * p.a_i, p.a_i, p.a_k, count, depth);
       done += height;
     }
@@ -280,27 +306,36 @@ struct Multiplication {
 
  private:
   /// The steps of k.
-  int64_t steps() const { return paired ? (product.k + 1) / 2 : product.k; }
+  int64_t steps() const {
+    if (kind == Steps::elements) return product.k;
+    int64_t const pairs = (product.k + 1) / 2;
+    return kind == Steps::pairs ? pairs : (pairs + tile_pairs - 1) / tile_pairs * tile_pairs;
+  }
+  /// How many of them a block has at most.
+  int64_t most_steps() const { return kind == Steps::tiles ? tile_block_depth : block_depth<C>; }
   /// How many elements of k the pairs [k, k + depth) have.
   int64_t elements(int64_t k, int64_t depth) const { return product.k - 2 * k < 2 * depth ? product.k - 2 * k : 2 * depth; }
   /// How many blocks of k there are: as many as A's pieces, or more.
   int64_t block_parts() const {
     Product<T> const& p = product;
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
-    return (all + piece - 1) / piece * ((piece + block_depth<C> - 1) / block_depth<C>);
+    return (all + piece - 1) / piece * ((piece + most_steps() - 1) / most_steps());
   }
   void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
-    int64_t const all = steps(), deepest = (all + parts - 1) / parts, piece = p.piece == 0 ? all : p.piece;
+    int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
+    int64_t deepest = (all + parts - 1) / parts;
+    if (kind == Steps::tiles) deepest = (deepest + tile_pairs - 1) / tile_pairs * tile_pairs;
     bool const finishing = finishes;
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
       block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? ((block.rows + sizes.high) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
-      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes : sizes.lanes) * deepest + 64;
+      int64_t const space_a = block.a_packed ? ((block.rows + tile_side) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
+      int64_t const room = kind == Steps::tiles && p.pack_b ? tile_side : 0;  // groups are packed in floats first
+      int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes + room : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
       if (!a) return plain(i, i1, j0, j1);
@@ -329,7 +364,8 @@ struct Multiplication {
             int64_t const rest = block.columns % sizes.lanes;
             if (rest != 0 && !sizes.masked && !block.overlaps_columns(panel_columns(rest, sizes))) pack_columns(b, k, block.depth, j + block.columns - rest, rest, sizes);
           }
-          if (paired) run_pairs<T>(block);
+          if (kind == Steps::tiles) Tiles<T>::run(block);
+          else if (kind == Steps::pairs) run_pairs<T>(block);
           else run_block(block);
         }
       }
@@ -389,20 +425,23 @@ struct BatchKernel {
 };
 
 /// Cuts m x n products of depth k for so many threads. The cut cannot be seen in the results.
-inline ProductCut cut_product(int64_t m, int64_t n, int64_t k, int element_size, int threads) {
+template <class T>
+ProductCut cut_product(int64_t m, int64_t n, int64_t k, int threads) {
+  constexpr int element_size = static_cast<int>(sizeof(T));
   ProductCut cut{};
   auto const parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   if (n == 1) {  // bound by memory: half a megabyte for a thread
     cut.rows = 64, cut.columns = 1;
     cut.grain = (int64_t{1} << 18) / (64 * (k + 1) * element_size) + 1;
   } else {
-    cut.rows = 12, cut.columns = n;
+    bool const tiles = has_tiles<T> && is_for_tiles(m, n, k) && multiplies_tiles();
+    cut.rows = tiles ? 2 * tile_side : 12, cut.columns = n;
     int64_t const rows = parts(m, cut.rows);
     if (threads > 1 && rows < 8 * threads && n > 128) {
       int64_t const wanted = parts(8 * threads, rows), most = parts(n, 64);
       cut.columns = parts(parts(n, wanted < most ? wanted : most), 32) * 32;
     }
-    cut.grain = (int64_t{1} << 19) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
+    cut.grain = (int64_t{1} << (tiles ? 22 : 19)) / (cut.rows * (cut.columns < 65536 ? cut.columns : 65536) * (k < 65536 ? k + 1 : 65536)) + 1;
   }
   cut.row_items = parts(m, cut.rows);
   cut.column_items = parts(n, cut.columns);

@@ -120,11 +120,12 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 template <class T>
 inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
 
-/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats. Products and sums are those of floats, each rounded
+/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats (Intel's has the instruction, which takes it longer than two of
+/// floats). Products and sums are those of floats, each rounded
 /// once, but for subnormal numbers, which count as 0.
 inline bool multiplies_pairs() {
 #if SITU_PAIRS
-  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16");
+  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
 #else
   return false;
 #endif
@@ -487,7 +488,25 @@ SITU_NOINLINE void pack_panel(product_t<T>* to, int64_t width, T const* from, in
   dispatch<PackBody<T>>(to, width, from, step_i, step_k, count, depth);
 }
 
-/// The same with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
+/// Two 16-bit floats in one place.
+template <class T>
+SITU_INLINE void put_pair(float* to, T first, T second) {
+  T const both[] = {first, second};
+  __builtin_memcpy(to, both, sizeof *to);
+}
+/// N places: each has an element of a row, and that of the next one.
+template <int N, class T>
+SITU_INLINE void interleave_pairs(float* to, T const* row, T const* next) {
+  using Halves = typename vector_of<uint16_t, N>::type;
+  using Words = typename vector_of<uint32_t, N>::type;
+  Halves first, second;
+  __builtin_memcpy(&first, row, sizeof first);
+  __builtin_memcpy(&second, next, sizeof second);
+  Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
+  __builtin_memcpy(to, &both, sizeof both);
+}
+
+/// Packs a panel with two neighbours of k together in each place, `depth` of them: to[k * width + i] = from[i * step_i + 2 k * step_k] and from[i * step_i + (2 k + 1) * step_k].
 /// Of `elements` along k, which may be one less than those: then 0 is the last one.
 template <class T>
 struct PackPairsBody {
@@ -503,9 +522,9 @@ struct PackPairsBody {
     if (step_i == 1) {
       for (int64_t k = 0; k < whole; ++k) {
         T const *const row = from + 2 * k * step_k, *const next = row + step_k;
-        for (i = 0; i + 16 <= count; i += 16) interleave<16>(to + k * width + i, row + i, next + i);
-        for (; i + 4 <= count; i += 4) interleave<4>(to + k * width + i, row + i, next + i);
-        for (; i < count; ++i) put(to + k * width + i, row[i], next[i]);
+        for (i = 0; i + 16 <= count; i += 16) interleave_pairs<16>(to + k * width + i, row + i, next + i);
+        for (; i + 4 <= count; i += 4) interleave_pairs<4>(to + k * width + i, row + i, next + i);
+        for (; i < count; ++i) put_pair(to + k * width + i, row[i], next[i]);
       }
       i = count;
     } else if (step_k == 1) {
@@ -517,39 +536,25 @@ struct PackPairsBody {
           store_transposed<Isa>(to + k * width + i, width, four<Isa>(p), four<Isa>(p + step_i), four<Isa>(p + 2 * step_i), four<Isa>(p + 3 * step_i));
         }
         for (; k < whole; ++k) {
-          for (int64_t r = 0; r < 4; ++r) put(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
+          for (int64_t r = 0; r < 4; ++r) put_pair(to + k * width + i + r, row[r * step_i + 2 * k], row[r * step_i + 2 * k + 1]);
         }
       }
     }
     for (; i < count; ++i) {
-      for (int64_t k = 0; k < whole; ++k) put(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
+      for (int64_t k = 0; k < whole; ++k) put_pair(to + k * width + i, from[i * step_i + 2 * k * step_k], from[i * step_i + (2 * k + 1) * step_k]);
     }
     if (whole < depth) {
-      for (i = 0; i < count; ++i) put(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
+      for (i = 0; i < count; ++i) put_pair(to + whole * width + i, from[i * step_i + 2 * whole * step_k], T(0.0f));
     }
     return 0;
   }
 
  private:
-  SITU_INLINE static void put(float* to, T first, T second) {
-    T const both[] = {first, second};
-    __builtin_memcpy(to, both, sizeof *to);
-  }
   template <class Isa>
   SITU_INLINE static pack<float, 4, Isa> four(T const* from) {
     pack<float, 4, Isa> found;
     __builtin_memcpy(&found.v, from, sizeof found.v);
     return found;
-  }
-  template <int N>
-  SITU_INLINE static void interleave(float* to, T const* row, T const* next) {
-    using Halves = typename vector_of<uint16_t, N>::type;
-    using Words = typename vector_of<uint32_t, N>::type;
-    Halves first, second;
-    __builtin_memcpy(&first, row, sizeof first);
-    __builtin_memcpy(&second, next, sizeof second);
-    Words const both = __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
-    __builtin_memcpy(to, &both, sizeof both);
   }
 };
 
