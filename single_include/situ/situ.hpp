@@ -12428,11 +12428,15 @@ inline constexpr int tree_bytes = static_cast<int>((sizeof(Tree) + 63) / 64 * 64
 #if defined(__CUDACC__)
 
 // ---- <situ/expr/cuda/launch.hpp>
-/// Launching a Program on a GPU. Each expression has two kernels, shared by all devices:
-///
-/// contiguous  every thread moves 16 bytes of the widest operand at a time, several of them in flight
-/// strided     axes are walked with fast division; along the innermost one a thread still handles as many neighbours,
-///             with 16-byte accesses for the operands that allow it
+/// Launching a Program on a GPU. Each expression has two kernels, shared by all devices: one for contiguous operands, one for others.
+
+
+// ---- <situ/expr/cuda/contiguous.hpp>
+/// The kernel of contiguous operands: every thread moves 16 bytes of the widest one at a time, several of them in flight.
+
+
+// ---- <situ/expr/cuda/arguments.hpp>
+/// What the kernels of formulas take: operands and, behind them, the tree, whose type the host forgets.
 
 
 // ---- <situ/expr/cuda/evaluate.hpp>
@@ -12731,13 +12735,76 @@ inline constexpr bool counts_elements<Apply<Op, Ts...>> = (counts_elements<Ts> |
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
 
-inline constexpr int64_t index_limit = int64_t{1} << 31;  // what 32-bit indices and FastDivisor reach
-
 /// How many neighbouring elements a thread handles at once.
 template <class P>
 inline constexpr int lanes_of =
     16 / (widest_input<typename P::tree_type> > static_cast<int>(sizeof(typename P::out_type)) ? widest_input<typename P::tree_type>
                                                                                                 : static_cast<int>(sizeof(typename P::out_type)));
+
+inline constexpr int max_tree_bytes = 4096;
+
+/// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
+template <class Operands, class Tree>
+struct FormulaArguments {
+  Operands operands;
+  alignas(16) Tree tree;
+  static_assert(sizeof(Tree) <= max_tree_bytes, "situ: the numbers and functions of an expression take at most 4096 bytes; evaluate a part of it first");
+  static_assert(alignof(Tree) <= 16, "situ: what is mapped over tensors must be aligned to at most 16 bytes");
+};
+
+/// How many bytes an element of each operand has.
+template <int Operands>
+struct ElementSizes {
+  int of[Operands];
+};
+template <class P>
+constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
+  ElementSizes<P::leaves + 1> sizes{{static_cast<int>(sizeof(typename P::out_type))}};
+  for (int k = 0; k < P::leaves; ++k) sizes.of[k + 1] = input_size(std::type_identity<typename P::tree_type>{}, k);
+  return sizes;
+}
+template <class P>
+inline constexpr auto element_sizes = element_sizes_of_program<P>();
+
+/// A formula that a kernel takes, with the type of its tree forgotten.
+struct KernelTree {
+  Formula const* formula;
+  void const* tree;
+  std::size_t bytes;
+  int const* element_sizes;  ///< of the operands
+  int lanes;                 ///< neighbouring elements that a thread handles at once
+  bool counts;               ///< it reads the numbers of elements
+};
+
+/// What the kernel takes.
+template <class Operands>
+struct FormulaBytes {
+  Operands operands;
+  alignas(16) unsigned char tree[max_tree_bytes];
+  explicit FormulaBytes(KernelTree const& from) { __builtin_memcpy(tree, from.tree, from.bytes); }
+};
+
+/// N values of a tree, as what memory holds.
+template <class Out, class Tree, int N>
+SITU_DEVICE __forceinline__ Lanes<Out, N> values_of_lanes(Tree const& tree, Held<Tree, N> const& held, int64_t index) {
+  Lanes<Out, N> result;
+  result.clear();
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(tree, held, j, index))));
+  }
+  return result;
+}
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
 
 /// How many times a thread of the contiguous kernel does so: about four loads are in flight, and few registers are held.
 template <class P>
@@ -12775,17 +12842,6 @@ struct ContiguousOperands : ContiguousSpace {
   void* data[Operands];
 };
 
-inline constexpr int max_tree_bytes = 4096;
-
-/// What a kernel of a formula takes: its operands, and behind them its tree. The host makes it with the tree's type forgotten.
-template <class Operands, class Tree>
-struct FormulaArguments {
-  Operands operands;
-  alignas(16) Tree tree;
-  static_assert(sizeof(Tree) <= max_tree_bytes, "situ: the numbers and functions of an expression take at most 4096 bytes; evaluate a part of it first");
-  static_assert(alignof(Tree) <= 16, "situ: what is mapped over tensors must be aligned to at most 16 bytes");
-};
-
 /// The chunk of elements that a block handles, `lanes` of them at a time and `rounds` times; and those that it handles one at a time, side by
 /// side: what is behind the last whole vector, or all where operands do not take vectors. Places in it are 32 bits wide.
 struct ContiguousChunk {
@@ -12811,18 +12867,6 @@ struct ContiguousSource {
     lanes.load(static_cast<T const*>(data[K + 1]) + first + place);
   }
 };
-
-/// N values of a tree, as what memory holds.
-template <class Out, class Tree, int N>
-SITU_DEVICE __forceinline__ Lanes<Out, N> values_of_lanes(Tree const& tree, Held<Tree, N> const& held, int64_t index) {
-  Lanes<Out, N> result;
-  result.clear();
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    result.insert(j, to_word<Out>(convert_scalar<compute_t<Out>>(Evaluator::value(tree, held, j, index))));
-  }
-  return result;
-}
 
 template <class P>
 using ContiguousArguments = FormulaArguments<ContiguousOperands<P::leaves + 1>, typename P::tree_type>;
@@ -12855,6 +12899,23 @@ __global__ void __launch_bounds__(block_threads) contiguous_kernel(const __grid_
     values_of_lanes<Out>(arguments.tree, held, chunk.first + at).store(to + at);
   }
 }
+
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+// ---- <situ/expr/cuda/strided.hpp>
+/// The kernel of operands of any strides: axes are walked with fast division; along the innermost one a thread handles as many neighbours as the contiguous
+/// kernel, with 16-byte accesses for the operands that allow it. Operands that run across the rows go through shared memory.
+
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+inline constexpr int64_t index_limit = int64_t{1} << 31;  // what 32-bit indices and FastDivisor reach
 
 /// Rows of `inner` elements, the rows numbered over all other axes; a block covers a tile of columns and rows. An operand that runs across the rows is
 /// first copied, tile by tile, to shared memory, so that it is read along the axis where its elements are neighbours. Axis 0 is the innermost one here.
@@ -13190,31 +13251,6 @@ SITU_NOINLINE inline bool needs_parts(int64_t const* strides, int operands, int 
   return far;
 }
 
-/// How many bytes an element of each operand has.
-template <int Operands>
-struct ElementSizes {
-  int of[Operands];
-};
-template <class P>
-constexpr ElementSizes<P::leaves + 1> element_sizes_of_program() {
-  ElementSizes<P::leaves + 1> sizes{{static_cast<int>(sizeof(typename P::out_type))}};
-  for (int k = 0; k < P::leaves; ++k) sizes.of[k + 1] = input_size(std::type_identity<typename P::tree_type>{}, k);
-  return sizes;
-}
-template <class P>
-inline constexpr auto element_sizes = element_sizes_of_program<P>();
-
-
-/// A formula that a kernel takes, with the type of its tree forgotten.
-struct KernelTree {
-  Formula const* formula;
-  void const* tree;
-  std::size_t bytes;
-  int const* element_sizes;  ///< of the operands
-  int lanes;                 ///< neighbouring elements that a thread handles at once
-  bool counts;               ///< it reads the numbers of elements
-};
-
 /// Fills the arguments of a strided kernel of a formula whose inputs are the operands from number `first` on; gives the number of its blocks.
 SITU_NOINLINE inline dim3 bind_part(StridedTiles& arguments, void** data, int (*strides)[max_rank], unsigned char* size_bits, StridedSpace& space, int device,
                                     KernelTree const& kernels, int first) {
@@ -13270,13 +13306,15 @@ void launch_part(int device, LaunchName const& name, void const* kernel, Argumen
   launch_kernel(device, name, kernel, blocks, block_threads, &arguments, 1, shared);
 }
 
-/// What the kernel takes.
-template <class Operands>
-struct FormulaBytes {
-  Operands operands;
-  alignas(16) unsigned char tree[max_tree_bytes];
-  explicit FormulaBytes(KernelTree const& from) { __builtin_memcpy(tree, from.tree, from.bytes); }
-};
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(__CUDACC__)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
 
 /// With its two kernels.
 struct FormulaKernels : KernelTree {
