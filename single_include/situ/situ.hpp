@@ -22332,11 +22332,18 @@ struct TileRegisters {
   SITU_INLINE static void end() { __asm__ volatile("tilerelease"); }
 };
 
-/// Rows x Columns tiles, each 1 or 2, `depth` pairs deep; a and b are the first groups, `stride` is that of c in elements.
+/// Rows of A from one on, in bytes: to the next one, to those behind 16 of them, and along a row to the next tile.
+struct TileRows {
+  char const* first;
+  int64_t row, group, step;
+};
+
+/// Rows x Columns tiles, each 1 or 2, `depth` pairs deep; b is the first group, `stride` is that of c in elements.
 template <int Rows, int Columns>
-SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, float* c, int64_t stride, bool accumulate) {
+SITU_INLINE void multiply_tiles(TileRows const& rows, float const* b, int64_t depth, float* c, int64_t stride, bool accumulate) {
   using R = TileRegisters;
   int64_t const bytes = stride * 4, group = depth * tile_side;
+  char const* a = rows.first;
   if (accumulate) {
     R::load<0>(c, bytes);
     if constexpr (Columns == 2) R::load<1>(c + tile_side, bytes);
@@ -22345,12 +22352,12 @@ SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, f
   } else {
     R::clear<0>(), R::clear<1>(), R::clear<2>(), R::clear<3>();
   }
-  for (int64_t k = 0; k < depth; k += tile_pairs, a += tile_pairs * tile_side, b += tile_pairs * tile_side) {
-    R::load<4>(a, 64);
+  for (int64_t k = 0; k < depth; k += tile_pairs, a += rows.step, b += tile_pairs * tile_side) {
+    R::load<4>(a, rows.row);
     R::load<6>(b, 64);
     R::multiply<0, 4, 6>();
     if constexpr (Columns == 2) R::load<7>(b + group, 64), R::multiply<1, 4, 7>();
-    if constexpr (Rows == 2) R::load<5>(a + group, 64), R::multiply<2, 5, 6>();
+    if constexpr (Rows == 2) R::load<5>(a + rows.group, rows.row), R::multiply<2, 5, 6>();
     if constexpr (Rows == 2 && Columns == 2) R::multiply<3, 5, 7>();
   }
   R::store<0>(c, bytes);
@@ -22359,14 +22366,16 @@ SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, f
   if constexpr (Rows == 2 && Columns == 2) R::store<3>(c + tile_side * stride + tile_side, bytes);
 }
 
-/// All tiles of a block whose panels are groups, `depth` pairs deep.
+/// All tiles of a block whose panels are groups, `depth` pairs deep; or A's rows lie where they are, a_i elements apart, whole groups of them.
 __attribute__((SITU_TARGET_TILES)) inline void run_tiles(Block<float> const& block) {
   alignas(64) float buffer[4 * tile_side * tile_side];
   constexpr int64_t width = 2 * tile_side;
   TileRegisters::begin();
   for (int64_t i = 0; i < block.rows; i += width) {
     int64_t const rows = block.rows - i < width ? block.rows - i : width;
-    float const* const a = block.a + i * block.depth;
+    int64_t const a_i = 2 * block.a_i;  // bytes
+    TileRows const packed{reinterpret_cast<char const*>(block.a + i * block.depth), 64, block.depth * tile_side * 4, 1024};
+    TileRows const a = block.a_packed ? packed : TileRows{reinterpret_cast<char const*>(block.a) + i * a_i, a_i, tile_side * a_i, 64};
     for (int64_t j = 0; j < block.columns; j += width) {
       int64_t const columns = block.columns - j < width ? block.columns - j : width;
       float const* const b = block.b + j * block.depth;
@@ -22912,6 +22921,13 @@ struct Multiplication {
     if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
+  /// The same of tiles, whose rows are cache lines.
+  bool reads_tile_rows(int64_t rows) const {
+    Product<T> const& p = product;
+    int64_t const step = p.a_i * static_cast<int64_t>(sizeof(T));
+    bool const lines = p.a_k == 1 && (reinterpret_cast<std::uintptr_t>(p.a) | static_cast<std::uintptr_t>(step)) % 64 == 0;
+    return lines && rows % tile_side == 0 && p.k % (2 * tile_pairs) == 0;
+  }
   /// Whether B is read where it lies: it is small, or used for few rows only.
   bool reads_b(int64_t rows) const {
     Product<T> const& p = product;
@@ -23010,7 +23026,8 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
+      block.a_packed = kind == Steps::tiles ? !reads_tile_rows(block.rows) : !reads_a(j1 - j0, sizes);
+      block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
       int64_t const space_a = block.a_packed ? ((block.rows + tile_side) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
       int64_t const room = kind == Steps::tiles && p.pack_b ? tile_side : 0;  // groups are packed in floats first
@@ -23031,7 +23048,7 @@ struct Multiplication {
         block.accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == all;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
-        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(kind == Steps::tiles ? 2 * k : k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
           block.columns = j1 - j < block_columns ? j1 - j : block_columns;

@@ -179,7 +179,7 @@ TEST_CASE("products of bfloat16 around the sizes of tiles, of any strides") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t m : {1, 4, 15, 16, 17, 32, 33, 48}) {
       for (int64_t n : {2, 15, 16, 17, 31, 32, 33, 50}) {
-        for (int64_t k : {31, 32, 33, 65, 130, 1025}) {
+        for (int64_t k : {31, 32, 33, 65, 96, 130, 1025, 1056}) {
           if (k > 1000 && (m * n) % 3 != 0) continue;
           auto const a = numbers<bfloat16>({m, k}, 1), b = numbers<bfloat16>({k, n}, 2), x = numbers<bfloat16>({k, m}, 3), w = numbers<bfloat16>({n, k}, 4);
           INFO("m ", m, ", n ", n, ", k ", k);
@@ -188,6 +188,9 @@ TEST_CASE("products of bfloat16 around the sizes of tiles, of any strides") {
           CHECK(wrong_elements(matmul(a, w.t()).to_vector(), plain_product<bfloat16>(a, w.t()), k) == 0);
           if (k > 100) continue;
           auto const apart = matrix<bfloat16, Cpu>(Form::stepped, m, k, 5), back = matrix<bfloat16, Cpu>(Form::flipped, k, n, 6);
+          auto const backwards = a.flip(0), repeated = matrix<bfloat16, Cpu>(Form::broadcast, m, k, 7);
+          CHECK(wrong_elements(matmul(backwards, b).to_vector(), plain_product<bfloat16>(backwards, b), k) == 0);
+          CHECK(wrong_elements(matmul(repeated, b).to_vector(), plain_product<bfloat16>(repeated, b), k) == 0);
           CHECK(wrong_elements(matmul(apart, back).to_vector(), plain_product(apart, back), k) == 0);
         }
       }

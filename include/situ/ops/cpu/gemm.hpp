@@ -233,6 +233,13 @@ struct Multiplication {
     if (p.a_i == 1 && step_k % 2048 != 0 && p.k * step_k <= 65536) return columns <= 128;
     return columns <= 32;
   }
+  /// The same of tiles, whose rows are cache lines.
+  bool reads_tile_rows(int64_t rows) const {
+    Product<T> const& p = product;
+    int64_t const step = p.a_i * static_cast<int64_t>(sizeof(T));
+    bool const lines = p.a_k == 1 && (reinterpret_cast<std::uintptr_t>(p.a) | static_cast<std::uintptr_t>(step)) % 64 == 0;
+    return lines && rows % tile_side == 0 && p.k % (2 * tile_pairs) == 0;
+  }
   /// Whether B is read where it lies: it is small, or used for few rows only.
   bool reads_b(int64_t rows) const {
     Product<T> const& p = product;
@@ -331,7 +338,8 @@ struct Multiplication {
     for (int64_t i = i0; i < i1; i += block_rows) {
       Block<C> block;
       block.rows = i1 - i < block_rows ? i1 - i : block_rows;
-      block.a_packed = !reads_a(j1 - j0, sizes), block.b_packed = !reads_b(block.rows);
+      block.a_packed = kind == Steps::tiles ? !reads_tile_rows(block.rows) : !reads_a(j1 - j0, sizes);
+      block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
       int64_t const space_a = block.a_packed ? ((block.rows + tile_side) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
       int64_t const room = kind == Steps::tiles && p.pack_b ? tile_side : 0;  // groups are packed in floats first
@@ -352,7 +360,7 @@ struct Multiplication {
         block.accumulate = k > 0;
         block.finishes = finishes = finishing && k + block.depth == all;
         if (block.a_packed) pack_rows(a, i, block.rows, k, block.depth, sizes);
-        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(k) + i * p.a_i);
+        block.a = block.a_packed ? a : reinterpret_cast<C const*>(p.a_column(kind == Steps::tiles ? 2 * k : k) + i * p.a_i);
         for (int64_t j = j0; j < j1; j += block_columns) {
           block.j = j;
           block.columns = j1 - j < block_columns ? j1 - j : block_columns;

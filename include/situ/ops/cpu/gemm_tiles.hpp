@@ -106,11 +106,18 @@ struct TileRegisters {
   SITU_INLINE static void end() { __asm__ volatile("tilerelease"); }
 };
 
-/// Rows x Columns tiles, each 1 or 2, `depth` pairs deep; a and b are the first groups, `stride` is that of c in elements.
+/// Rows of A from one on, in bytes: to the next one, to those behind 16 of them, and along a row to the next tile.
+struct TileRows {
+  char const* first;
+  int64_t row, group, step;
+};
+
+/// Rows x Columns tiles, each 1 or 2, `depth` pairs deep; b is the first group, `stride` is that of c in elements.
 template <int Rows, int Columns>
-SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, float* c, int64_t stride, bool accumulate) {
+SITU_INLINE void multiply_tiles(TileRows const& rows, float const* b, int64_t depth, float* c, int64_t stride, bool accumulate) {
   using R = TileRegisters;
   int64_t const bytes = stride * 4, group = depth * tile_side;
+  char const* a = rows.first;
   if (accumulate) {
     R::load<0>(c, bytes);
     if constexpr (Columns == 2) R::load<1>(c + tile_side, bytes);
@@ -119,12 +126,12 @@ SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, f
   } else {
     R::clear<0>(), R::clear<1>(), R::clear<2>(), R::clear<3>();
   }
-  for (int64_t k = 0; k < depth; k += tile_pairs, a += tile_pairs * tile_side, b += tile_pairs * tile_side) {
-    R::load<4>(a, 64);
+  for (int64_t k = 0; k < depth; k += tile_pairs, a += rows.step, b += tile_pairs * tile_side) {
+    R::load<4>(a, rows.row);
     R::load<6>(b, 64);
     R::multiply<0, 4, 6>();
     if constexpr (Columns == 2) R::load<7>(b + group, 64), R::multiply<1, 4, 7>();
-    if constexpr (Rows == 2) R::load<5>(a + group, 64), R::multiply<2, 5, 6>();
+    if constexpr (Rows == 2) R::load<5>(a + rows.group, rows.row), R::multiply<2, 5, 6>();
     if constexpr (Rows == 2 && Columns == 2) R::multiply<3, 5, 7>();
   }
   R::store<0>(c, bytes);
@@ -133,14 +140,16 @@ SITU_INLINE void multiply_tiles(float const* a, float const* b, int64_t depth, f
   if constexpr (Rows == 2 && Columns == 2) R::store<3>(c + tile_side * stride + tile_side, bytes);
 }
 
-/// All tiles of a block whose panels are groups, `depth` pairs deep.
+/// All tiles of a block whose panels are groups, `depth` pairs deep; or A's rows lie where they are, a_i elements apart, whole groups of them.
 __attribute__((SITU_TARGET_TILES)) inline void run_tiles(Block<float> const& block) {
   alignas(64) float buffer[4 * tile_side * tile_side];
   constexpr int64_t width = 2 * tile_side;
   TileRegisters::begin();
   for (int64_t i = 0; i < block.rows; i += width) {
     int64_t const rows = block.rows - i < width ? block.rows - i : width;
-    float const* const a = block.a + i * block.depth;
+    int64_t const a_i = 2 * block.a_i;  // bytes
+    TileRows const packed{reinterpret_cast<char const*>(block.a + i * block.depth), 64, block.depth * tile_side * 4, 1024};
+    TileRows const a = block.a_packed ? packed : TileRows{reinterpret_cast<char const*>(block.a) + i * a_i, a_i, tile_side * a_i, 64};
     for (int64_t j = 0; j < block.columns; j += width) {
       int64_t const columns = block.columns - j < width ? block.columns - j : width;
       float const* const b = block.b + j * block.depth;
