@@ -160,7 +160,7 @@ void add_all() {
   add("topk", topk, {1000000});
   add("unique", unique, {1000000});
   add("product_power", product_power, {100});
-  add("bfloat16_product", bfloat16_product, {256});
+  add("bfloat16_product", bfloat16_product, {256, 1024});
   add("variance", variance, {10000000});
   add("pad", pad, {side});
   add("roll", roll, {10000000});
