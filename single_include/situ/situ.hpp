@@ -21755,9 +21755,13 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 
 #if SITU_X86 && !defined(__clang__) && __GNUC__ >= 11 && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
 #define SITU_PAIRS 1  // of bfloat16; in assembly, as above
+#define SITU_ABI_PAIRS with_pairs  // for what takes part: files of different compilers may be linked
 #else
 #define SITU_PAIRS 0
+#define SITU_ABI_PAIRS without_pairs
 #endif
+
+inline namespace SITU_ABI_PAIRS {
 
 /// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
 template <class T>
@@ -21773,6 +21777,8 @@ inline bool multiplies_pairs() {
   return false;
 #endif
 }
+
+}  // namespace SITU_ABI_PAIRS
 
 /// sum += x0 * from0 + x1 * from1 of the pairs of bfloat16 that lie in floats.
 template <class V>
@@ -22026,6 +22032,7 @@ template <class C>
 SITU_NOINLINE void run_block(Block<C> const& block) {
   dispatch<BlockBody<C>>(&block);
 }
+inline namespace SITU_ABI_PAIRS {
 /// And of one that is packed in pairs, for products of T.
 template <class T>
 SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) {
@@ -22033,6 +22040,7 @@ SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) 
   if constexpr (has_pairs<T>) run_avx512<BlockBody<float, true>>(&block);
 #endif
 }
+}  // namespace SITU_ABI_PAIRS
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
@@ -22201,6 +22209,7 @@ struct PackPairsBody {
   }
 };
 
+inline namespace SITU_ABI_PAIRS {
 template <class T>
 SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]] int64_t width, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_i,
                               [[maybe_unused]] int64_t step_k, [[maybe_unused]] int64_t count, [[maybe_unused]] int64_t depth, [[maybe_unused]] int64_t elements) {
@@ -22208,6 +22217,7 @@ SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]
   if constexpr (has_pairs<T>) run_avx512<PackPairsBody<T>>(to, width, from, step_i, step_k, count, depth, elements);
 #endif
 }
+}  // namespace SITU_ABI_PAIRS
 
 /// The sizes of tiles for the instruction set in force.
 template <class C>
@@ -22793,6 +22803,8 @@ void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int
   dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
 }
 
+inline namespace SITU_ABI_PAIRS {
+
 /// What a kernel takes of k in one step: an element, or two neighbours (and then all that is said of k and depth in blocks and panels is said of pairs).
 enum class Steps : int { elements, pairs, tiles };
 
@@ -23069,6 +23081,8 @@ struct Multiplication {
     finishes = finishing;
   }
 };
+
+}  // namespace SITU_ABI_PAIRS
 
 /// The rectangle of rows [i0, i1) and columns [j0, j1) of a product, on the calling thread. Never throws.
 template <class T>

@@ -105,6 +105,8 @@ void store_sums(T* to, int64_t to_i, int64_t to_j, product_t<T> const* tile, int
   dispatch<StoreBody<T>>(to, to_i, to_j, tile, stride, rows, columns);
 }
 
+inline namespace SITU_ABI_PAIRS {
+
 /// What a kernel takes of k in one step: an element, or two neighbours (and then all that is said of k and depth in blocks and panels is said of pairs).
 enum class Steps : int { elements, pairs, tiles };
 
@@ -381,6 +383,8 @@ struct Multiplication {
     finishes = finishing;
   }
 };
+
+}  // namespace SITU_ABI_PAIRS
 
 /// The rectangle of rows [i0, i1) and columns [j0, j1) of a product, on the calling thread. Never throws.
 template <class T>

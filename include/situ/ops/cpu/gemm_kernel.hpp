@@ -112,9 +112,13 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 
 #if SITU_X86 && !defined(__clang__) && __GNUC__ >= 11 && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
 #define SITU_PAIRS 1  // of bfloat16; in assembly, as above
+#define SITU_ABI_PAIRS with_pairs  // for what takes part: files of different compilers may be linked
 #else
 #define SITU_PAIRS 0
+#define SITU_ABI_PAIRS without_pairs
 #endif
+
+inline namespace SITU_ABI_PAIRS {
 
 /// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
 template <class T>
@@ -130,6 +134,8 @@ inline bool multiplies_pairs() {
   return false;
 #endif
 }
+
+}  // namespace SITU_ABI_PAIRS
 
 /// sum += x0 * from0 + x1 * from1 of the pairs of bfloat16 that lie in floats.
 template <class V>
@@ -383,6 +389,7 @@ template <class C>
 SITU_NOINLINE void run_block(Block<C> const& block) {
   dispatch<BlockBody<C>>(&block);
 }
+inline namespace SITU_ABI_PAIRS {
 /// And of one that is packed in pairs, for products of T.
 template <class T>
 SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) {
@@ -390,6 +397,7 @@ SITU_NOINLINE void run_pairs([[maybe_unused]] Block<product_t<T>> const& block) 
   if constexpr (has_pairs<T>) run_avx512<BlockBody<float, true>>(&block);
 #endif
 }
+}  // namespace SITU_ABI_PAIRS
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
@@ -558,6 +566,7 @@ struct PackPairsBody {
   }
 };
 
+inline namespace SITU_ABI_PAIRS {
 template <class T>
 SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]] int64_t width, [[maybe_unused]] T const* from, [[maybe_unused]] int64_t step_i,
                               [[maybe_unused]] int64_t step_k, [[maybe_unused]] int64_t count, [[maybe_unused]] int64_t depth, [[maybe_unused]] int64_t elements) {
@@ -565,6 +574,7 @@ SITU_NOINLINE void pack_pairs([[maybe_unused]] product_t<T>* to, [[maybe_unused]
   if constexpr (has_pairs<T>) run_avx512<PackPairsBody<T>>(to, width, from, step_i, step_k, count, depth, elements);
 #endif
 }
+}  // namespace SITU_ABI_PAIRS
 
 /// The sizes of tiles for the instruction set in force.
 template <class C>
