@@ -22243,8 +22243,8 @@ TileSizes current_tile_sizes() {
 /// rows      [16 rows][32 elements]
 /// columns   [16 pairs of elements][16 columns][2]
 ///
-/// with zeros where rows, columns or elements are missing. Elements are multiplied exactly and summed in float, over k in order; subnormal numbers count
-/// as 0.
+/// with zeros where rows, columns or elements are missing. Products are exact. Of 32 elements the even ones and the odd ones are summed apart, in float,
+/// then added; these sums are added over k in order. Subnormal numbers count as 0.
 ///
 /// Source    Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18 (programming with Intel AMX)
 
@@ -22271,10 +22271,11 @@ inline constexpr int64_t tile_side = 16;         ///< rows and columns of a tile
 inline constexpr int64_t tile_pairs = 16;        ///< of elements of k in one
 inline constexpr int64_t tile_block_depth = 512;  ///< pairs: sums of up to 1024 elements are converted at once
 
-/// Whether a product has enough to do for them: they are filled with zeros.
+/// Whether a product has enough to do for them: they are filled with zeros, and packing B is worth its while for several rows, or for wide and long ones.
 constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t least = 16384;
-  return k > least || m * n > least || m * n * k > least;
+  bool const large = k > least || m * n > least || m * n * k > least;
+  return large && k >= 24 && (m >= 8 || (n >= 256 && k >= 64));
 }
 
 #if SITU_TILES
@@ -22282,7 +22283,8 @@ constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
 /// have room for tiles from then on, and where one has not, there are none. Nor where the environment chooses the instruction set.
 __attribute__((noinline, cold)) inline bool ask_for_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (std::getenv("SITU_INSTRUCTION_SET") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  char const* const asked = std::getenv("SITU_INSTRUCTION_SET");
+  if ((asked && *asked) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
   if ((d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
   constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: in asm/prctl.h since Linux 5.16
@@ -22296,8 +22298,9 @@ __attribute__((noinline, cold)) inline bool ask_for_tiles() {
 /// Whether products are multiplied by tiles.
 inline bool multiplies_tiles() {
 #if SITU_TILES
+  if (current_instruction_set() != instruction_set::avx512) return false;
   static bool const granted = ask_for_tiles();
-  return granted && current_instruction_set() == instruction_set::avx512;
+  return granted;
 #else
   return false;
 #endif
@@ -22723,7 +22726,7 @@ struct Product {
   int64_t b_k, b_j;
   T* c;
   int64_t c_i, c_j;
-  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null.
+  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null. It multiplies no matrices.
   void (*finish)(Product const& product, sum_type* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) = nullptr;
   T const* bias = nullptr;  ///< for `finish`
   int64_t bias_i = 0, bias_j = 0;
@@ -22812,7 +22815,8 @@ enum class Steps : int { elements, pairs, tiles };
 template <class T>
 Steps best_steps(Product<T> const& p) {
   if (p.piece == 0) {
-    if (has_tiles<T> && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
+    bool const packs_enough = !p.pack_b || p.m >= tile_side;  // what gathers B makes floats first
+    if (has_tiles<T> && packs_enough && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
     if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
   }
   return Steps::elements;
@@ -31362,8 +31366,8 @@ void run_convolution(Convolution<T>& c, int64_t images) {
       return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
     }
   }
-  // By tiles where enough outputs share what packing the pixels costs.
-  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();

@@ -227,8 +227,8 @@ void run_convolution(Convolution<T>& c, int64_t images) {
       return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
     }
   }
-  // By tiles where enough outputs share what packing the pixels costs.
-  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();

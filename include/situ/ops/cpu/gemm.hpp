@@ -25,7 +25,7 @@ struct Product {
   int64_t b_k, b_j;
   T* c;
   int64_t c_i, c_j;
-  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null.
+  /// Changes rows x columns sums in place, `stride` apart: the elements of C from (i, j) on. May be null. It multiplies no matrices.
   void (*finish)(Product const& product, sum_type* tile, int64_t stride, int64_t i, int64_t j, int64_t rows, int64_t columns) = nullptr;
   T const* bias = nullptr;  ///< for `finish`
   int64_t bias_i = 0, bias_j = 0;
@@ -114,7 +114,8 @@ enum class Steps : int { elements, pairs, tiles };
 template <class T>
 Steps best_steps(Product<T> const& p) {
   if (p.piece == 0) {
-    if (has_tiles<T> && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
+    bool const packs_enough = !p.pack_b || p.m >= tile_side;  // what gathers B makes floats first
+    if (has_tiles<T> && packs_enough && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
     if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
   }
   return Steps::elements;

@@ -5,8 +5,8 @@
 /// rows      [16 rows][32 elements]
 /// columns   [16 pairs of elements][16 columns][2]
 ///
-/// with zeros where rows, columns or elements are missing. Elements are multiplied exactly and summed in float, over k in order; subnormal numbers count
-/// as 0.
+/// with zeros where rows, columns or elements are missing. Products are exact. Of 32 elements the even ones and the odd ones are summed apart, in float,
+/// then added; these sums are added over k in order. Subnormal numbers count as 0.
 ///
 /// Source    Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18 (programming with Intel AMX)
 #pragma once
@@ -35,10 +35,11 @@ inline constexpr int64_t tile_side = 16;         ///< rows and columns of a tile
 inline constexpr int64_t tile_pairs = 16;        ///< of elements of k in one
 inline constexpr int64_t tile_block_depth = 512;  ///< pairs: sums of up to 1024 elements are converted at once
 
-/// Whether a product has enough to do for them: they are filled with zeros.
+/// Whether a product has enough to do for them: they are filled with zeros, and packing B is worth its while for several rows, or for wide and long ones.
 constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t least = 16384;
-  return k > least || m * n > least || m * n * k > least;
+  bool const large = k > least || m * n > least || m * n * k > least;
+  return large && k >= 24 && (m >= 8 || (n >= 256 && k >= 64));
 }
 
 #if SITU_TILES
@@ -46,7 +47,8 @@ constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
 /// have room for tiles from then on, and where one has not, there are none. Nor where the environment chooses the instruction set.
 __attribute__((noinline, cold)) inline bool ask_for_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (std::getenv("SITU_INSTRUCTION_SET") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  char const* const asked = std::getenv("SITU_INSTRUCTION_SET");
+  if ((asked && *asked) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
   if ((d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
   constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: in asm/prctl.h since Linux 5.16
@@ -60,8 +62,9 @@ __attribute__((noinline, cold)) inline bool ask_for_tiles() {
 /// Whether products are multiplied by tiles.
 inline bool multiplies_tiles() {
 #if SITU_TILES
+  if (current_instruction_set() != instruction_set::avx512) return false;
   static bool const granted = ask_for_tiles();
-  return granted && current_instruction_set() == instruction_set::avx512;
+  return granted;
 #else
   return false;
 #endif
