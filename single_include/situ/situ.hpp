@@ -21763,16 +21763,17 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 
 inline namespace SITU_ABI_PAIRS {
 
-/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
+/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs(m, k).
 template <class T>
 inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
 
-/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats (Intel's has the instruction, which takes it longer than two of
-/// floats). Products and sums are those of floats, each rounded
-/// once, but for subnormal numbers, which count as 0.
-inline bool multiplies_pairs() {
+/// Whether products of m rows and depth k are multiplied by twos: where the processor does so, and AMD's do it twice as often in a second as for floats.
+/// Intel's take longer for it than for two floats, but packing takes half the time, which is most of it where rows are few. Products and sums are those of
+/// floats, each rounded once, but for subnormal numbers, which count as 0.
+inline bool multiplies_pairs([[maybe_unused]] int64_t m, [[maybe_unused]] int64_t k) {
 #if SITU_PAIRS
-  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+  if (current_instruction_set() != instruction_set::avx512 || !__builtin_cpu_supports("avx512bf16")) return false;
+  return (m <= 4 && k >= 64) || __builtin_cpu_is("amd");
 #else
   return false;
 #endif
@@ -22817,7 +22818,7 @@ Steps best_steps(Product<T> const& p) {
   if (p.piece == 0) {
     bool const packs_enough = !p.pack_b || p.m >= tile_side;  // what gathers B makes floats first
     if (has_tiles<T> && packs_enough && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
-    if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
+    if (has_pairs<T> && !p.pack_b && multiplies_pairs(p.m, p.k)) return Steps::pairs;
   }
   return Steps::elements;
 }
@@ -31367,7 +31368,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     }
   }
   // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
-  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();

@@ -116,7 +116,7 @@ Steps best_steps(Product<T> const& p) {
   if (p.piece == 0) {
     bool const packs_enough = !p.pack_b || p.m >= tile_side;  // what gathers B makes floats first
     if (has_tiles<T> && packs_enough && is_for_tiles(p.m, p.n, p.k) && multiplies_tiles()) return Steps::tiles;
-    if (has_pairs<T> && !p.pack_b && multiplies_pairs()) return Steps::pairs;
+    if (has_pairs<T> && !p.pack_b && multiplies_pairs(p.m, p.k)) return Steps::pairs;
   }
   return Steps::elements;
 }

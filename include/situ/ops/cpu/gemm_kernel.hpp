@@ -120,16 +120,17 @@ SITU_INLINE void add_product_of_all(V& sum, V const& x, C const* from) {
 
 inline namespace SITU_ABI_PAIRS {
 
-/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs().
+/// Whether elements of T can be multiplied by twos, where the processor has the instruction: see multiplies_pairs(m, k).
 template <class T>
 inline constexpr bool has_pairs = SITU_PAIRS && std::is_same_v<T, bfloat16>;
 
-/// Whether this processor multiplies bfloat16 by twos, twice as many in a second as floats (Intel's has the instruction, which takes it longer than two of
-/// floats). Products and sums are those of floats, each rounded
-/// once, but for subnormal numbers, which count as 0.
-inline bool multiplies_pairs() {
+/// Whether products of m rows and depth k are multiplied by twos: where the processor does so, and AMD's do it twice as often in a second as for floats.
+/// Intel's take longer for it than for two floats, but packing takes half the time, which is most of it where rows are few. Products and sums are those of
+/// floats, each rounded once, but for subnormal numbers, which count as 0.
+inline bool multiplies_pairs([[maybe_unused]] int64_t m, [[maybe_unused]] int64_t k) {
 #if SITU_PAIRS
-  return current_instruction_set() == instruction_set::avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
+  if (current_instruction_set() != instruction_set::avx512 || !__builtin_cpu_supports("avx512bf16")) return false;
+  return (m <= 4 && k >= 64) || __builtin_cpu_is("amd");
 #else
   return false;
 #endif
