@@ -23046,7 +23046,7 @@ struct Multiplication {
       block.a_packed = kind == Steps::tiles ? !reads_tile_rows(block.rows) : !reads_a(j1 - j0, sizes);
       block.b_packed = !reads_b(block.rows);
       int64_t const widest = j1 - j0 < block_columns ? j1 - j0 : block_columns;
-      int64_t const space_a = block.a_packed ? ((block.rows + tile_side) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
+      int64_t const space_a = block.a_packed ? ((block.rows + (kind == Steps::tiles ? tile_side : sizes.high)) * deepest + 127) / 64 * 64 : 0;  // B's panels begin with a cache line
       int64_t const room = kind == Steps::tiles && p.pack_b ? tile_side : 0;  // groups are packed in floats first
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes + room : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
