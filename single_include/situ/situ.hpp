@@ -22252,11 +22252,10 @@ TileSizes current_tile_sizes() {
 
 #if SITU_X86 && defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11) && !defined(SITU_TEST_BASELINE_ONLY) && !defined(__CUDA_ARCH__)
 #define SITU_TILES 1
-#include <cerrno>
-#include <cpuid.h>
-#include <cstdlib>
-#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
 #else
 #define SITU_TILES 0
 #endif
@@ -22283,14 +22282,16 @@ constexpr bool is_for_tiles(int64_t m, int64_t n, int64_t k) {
 /// Whether the processor has tiles of bfloat16 and Linux lets this process use them, which it is asked for here: signal handlers' stacks (sigaltstack) must
 /// have room for tiles from then on, and where one has not, there are none. Nor where the environment chooses the instruction set.
 __attribute__((noinline, cold)) inline bool ask_for_tiles() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
   char const* const asked = std::getenv("SITU_INSTRUCTION_SET");
-  if ((asked && *asked) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (asked && *asked) return false;
+  // By their numbers: cpuid.h and sys/syscall.h would bring hundreds of macros. A processor with AVX-512 has leaf 7.
+  unsigned a = 7, b = 0, c = 0, d = 0;
+  __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
   if ((d & amx_bf16) == 0 || (d & amx_tile) == 0) return false;
-  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: in asm/prctl.h since Linux 5.16
+  constexpr long arch_prctl = 158, request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA: since Linux 5.16
   int const error = errno;
-  bool const granted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  bool const granted = syscall(arch_prctl, request_permission, tile_data) == 0;
   errno = error;
   return granted;
 }
@@ -22379,6 +22380,8 @@ SITU_INLINE void multiply_tiles(TileRows const& rows, float const* b, int64_t de
   if constexpr (Rows == 2) R::store<2>(c + tile_side * stride, bytes);
   if constexpr (Rows == 2 && Columns == 2) R::store<3>(c + tile_side * stride + tile_side, bytes);
 }
+
+static_assert(tile_sizes<float, isa::avx512>.lanes == tile_side, "the room for B's panels is counted in vectors");
 
 /// All tiles of a block whose panels are groups, `depth` pairs deep; or A's rows lie where they are, a_i elements apart, whole groups of them.
 __attribute__((SITU_TARGET_TILES)) inline void run_tiles(Block<float> const& block) {
@@ -31368,7 +31371,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     }
   }
   // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
-  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && multiplies_tiles();
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();

@@ -228,7 +228,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     }
   }
   // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
-  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && is_for_tiles(c.outputs, windows, c.depth()) && multiplies_tiles();
+  bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && multiplies_tiles();
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
