@@ -39547,32 +39547,39 @@ struct ScanBody {
   template <int N>
   static constexpr int joined = in_two_floats && N > 1 && N <= 8 ? 2 : 1;
 
+  /// Fronts as two floats each: `base`, then chains. Gives whether all of them are far from what a float cannot hold.
+  template <class Isa>
+  SITU_INLINE static bool split_fronts(A base, A const* chains, int fronts, L* high, L* low) {
+    constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
+    pack<L, M, Isa> const limit(1.5e38f);
+    pack<A, M, Isa> const in_front(base);
+    auto beyond = limit < -limit;
+    for (int k = 0; k < fronts; k += M) {
+      auto const front = S::combine(in_front, pack<A, M, Isa>::load(chains + k));
+      auto const h = keep_order(convert_unchecked<L>(front));
+      beyond = beyond | (h > limit) | (h < -limit);
+      h.store(high + k);
+      convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
+    }
+    return !any_of(beyond);
+  }
+  /// Writes scanned packs, `Joined` of them, behind a front of two floats.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static void put_behind_floats(L high, L low, L const* scans, Out* to, bool stream) {
+    pack<L, N, Isa> const h(high), l(low);
+    put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans) + l), to, stream);
+    if constexpr (Joined == 2) put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + N) + l), to + N, stream);
+  }
   /// Writes scanned packs, `Joined` at a time behind a front: `base`, then their chain.
   template <class Isa, int N, int Joined>
   SITU_INLINE static void put_behind(A base, A const* chains, L const* scans, int fronts, Out* to, bool stream) {
     if constexpr (in_two_floats) {
-      constexpr int M = Isa::bytes / static_cast<int>(sizeof(A));
       alignas(64) L high[block], low[block];
-      pack<L, M, Isa> const limit(1.5e38f);
-      pack<A, M, Isa> const in_front(base);
-      auto beyond = limit < -limit;
-      for (int k = 0; k < fronts; k += M) {
-        auto const front = S::combine(in_front, pack<A, M, Isa>::load(chains + k));
-        auto const h = keep_order(convert_unchecked<L>(front));
-        beyond = beyond | (h > limit) | (h < -limit);
-        h.store(high + k);
-        convert_unchecked<L>(front - widened_lanes<A>(h)).store(low + k);
-      }
-      bool const huge = any_of(beyond);
+      bool const fit = split_fronts<Isa>(base, chains, fronts, high, low);
       for (int k = 0; k < fronts; ++k) {
         int64_t const at = k * Joined * N;
-        if (SITU_UNLIKELY(huge) && (high[k] > 1.5e38f || high[k] < -1.5e38f)) {
-          put_widened<Isa, N, Joined>(base, chains[k], scans + at, to + at, stream);
-          continue;
-        }
-        pack<L, N, Isa> const h(high[k]), l(low[k]);
-        put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at) + l), to + at, stream);
-        if constexpr (Joined == 2) put<Isa, N>(h + keep_order(pack<L, N, Isa>::load(scans + at + N) + l), to + at + N, stream);
+        if (SITU_UNLIKELY(!fit) && (high[k] > 1.5e38f || high[k] < -1.5e38f)) put_widened<Isa, N, Joined>(base, chains[k], scans + at, to + at, stream);
+        else put_behind_floats<Isa, N, Joined>(high[k], low[k], scans + at, to + at, stream);
       }
     } else {
       for (int k = 0; k < fronts; ++k) put_widened<Isa, N, Joined>(base, chains[k], scans + k * Joined * N, to + k * Joined * N, stream);
@@ -39600,6 +39607,41 @@ struct ScanBody {
       else return pairs_combined<S, 4>(first, pairs_combined<S, 4>(value<L, Isa, N>(tree, run, i + 2 * N), value<L, Isa, N>(tree, run, i + 3 * N), places), places);
     }
   }
+  /// Scans `Joined` packs from index i on, without what stands in front of them; gives the first one.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static auto scan_group(Tree const& tree, Run<Operands> const& run, int64_t i, L* scans, int flags) {
+    if (flags & 4) ask_for<Joined * N, Isa::bytes == 64 ? 3 : 0>(run, i + ahead<N>);
+    auto const y = scanned<S>(value<L, Isa, N>(tree, run, i));
+    y.store(scans);
+    if constexpr (Joined == 2) S::combine(lanes_from(y, y, numbers_of_last<N>), scanned<S>(value<L, Isa, N>(tree, run, i + N))).store(scans + N);
+    return y;
+  }
+  /// Scans whole blocks among elements [i, stop), which go past the caches: each is written while the next one is scanned, since memory takes it at
+  /// its own pace. Gives where that came to.
+  template <class Isa, int N, int Joined>
+  SITU_INLINE static int64_t scan_blocks(Tree const& tree, Run<Operands> const& run, int64_t i, int64_t stop, A base, A& chain, int flags) {
+    constexpr int group = Joined * N;
+    alignas(64) L scans[2][block * group], high[block], low[block];
+    alignas(64) A chains[block];
+    Out* const out = static_cast<Out*>(run.data[0]);
+    bool waits = false;
+    L *here = scans[0], *before = scans[1];
+    auto const put_before = [&](int k) { put_behind_floats<Isa, N, Joined>(high[k], low[k], before + k * group, out + i - (block - k) * group, true); };
+    for (; i + block * group <= stop; i += block * group) {
+      for (int k = 0; k < block; ++k) {
+        chains[k] = chain;
+        scan_group<Isa, N, Joined>(tree, run, i + k * group, here + k * group, flags);
+        if (waits) put_before(k);
+        chain = S::combine(chain, static_cast<A>(here[(k + 1) * group - 1]));
+      }
+      waits = split_fronts<Isa>(base, chains, block, high, low);
+      if (SITU_UNLIKELY(!waits)) put_behind<Isa, N, Joined>(base, chains, here, block, out + i, true);
+      L* const written = before;
+      before = here, here = written;
+    }
+    for (int k = 0; waits && k < block; ++k) put_before(k);
+    return i;
+  }
   /// Scans elements [i, stop) of a run, `Joined` packs at a time, and gives where it came to. `flags` says whether to write.
   template <class Isa, int N, int Joined>
   SITU_INLINE static int64_t scan_packs(Tree const& tree, Run<Operands> const& run, int64_t i, int64_t stop, A base, A& chain, int flags) {
@@ -39616,19 +39658,16 @@ struct ScanBody {
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
+    if constexpr (in_two_floats && Isa::bytes == 64) {  // of shorter packs it gains nothing
+      if (stream) i = scan_blocks<Isa, N, Joined>(tree, run, i, stop, base, chain, flags);
+    }
     alignas(64) L scans[block * group];
     alignas(64) A chains[block] = {};
     while (i + group <= stop) {
       int const fronts = static_cast<int>((stop - i) / group < block ? (stop - i) / group : block);
       for (int k = 0; k < fronts; ++k) {
-        if (flags & 4) ask_for<group, Isa::bytes == 64 ? 3 : 0>(run, i + k * group + ahead<N>);
-        auto y = scanned<S>(value<L, Isa, N>(tree, run, i + k * group));
-        y.store(scans + k * group);
-        if constexpr (Joined == 2) {
-          auto const before = lanes_from(y, y, numbers_of_last<N>);
-          S::combine(before, scanned<S>(value<L, Isa, N>(tree, run, i + k * group + N))).store(scans + k * group + N);
-        }
         chains[k] = chain;
+        [[maybe_unused]] auto const y = scan_group<Isa, N, Joined>(tree, run, i + k * group, scans + k * group, flags);
         if constexpr (std::is_same_v<L, A>) {
           if (flags & 1) put<Isa, N>(S::combine(pack<A, N, Isa>(S::combine(base, chain)), y), out + i + k * N, stream);
         }

@@ -238,6 +238,33 @@ TEST_CASE("running sums beyond the range of floats do not depend on the lines be
   set_num_threads(threads);
 }
 
+TEST_CASE("a long line, which is written past the caches, is what its sums are where they leave the range of floats and come back") {
+  int const threads = num_threads();
+  constexpr int64_t n = 2'300'011;
+  float const unit = std::ldexp(1.0f, 104), most = std::ldexp(1.0f, 127);  // the double sums are exact
+  Tensor<float> x = round(uniforms({n})) * unit;
+  for (auto [at, value] : {std::pair{70'000, 1.5f}, {70'300, -1.5f}, {300'000, -1.75f}, {301'500, 1.0f}, {302'999, 0.75f}, {2'200'000, 1.0f}, {2'290'000, 0.875f}, {2'295'000, -1.25f}, {2'299'999, 0.5f}}) {
+    x.data()[at] = value * most;
+  }
+  std::vector<float> expected(n);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x.data()[i]), expected[static_cast<std::size_t>(i)] = sum > 3.4028235e38 ? INFINITY : static_cast<float>(sum);
+  for_each_instruction_set([&] {
+    for (int count : {1, 2}) {
+      set_num_threads(count);
+      full({n}, -1.0f);  // memory that is taken again holds nothing that was right
+      Tensor<float> const y = cumsum(x, 0);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        float const e = expected[static_cast<std::size_t>(i)], found = y.data()[i];
+        wrong += !(found == e || std::abs(found - e) <= 2e-7f * std::abs(e));
+      }
+      CHECK(wrong == 0);
+    }
+  });
+  set_num_threads(threads);
+}
+
 TEST_CASE("a scan is fused with its input") {
   Tensor<float> const a = units<float>({37, 53}), b = units<float>({53, 37}).t(), row = units<float>({53});
   Tensor<float> const products = a * b, shifted = a + row;
