@@ -102,6 +102,9 @@ TEST_CASE_TEMPLATE("gradients of many long rows, which one kernel makes, and of 
   int64_t const lengths[] = {4100, sizeof(T) == 4 ? 12001 : 2050, 0};
   for (int64_t n : lengths) {
     CAPTURE(n);
+#if defined(SITU_TEST_ON_HOST)  // where threads take turns, these take longest
+    if (sizeof(T) == 8 && n == 4100) continue;
+#endif
     Shape const shape{n > 0 ? 257 : 3, n};
     CHECK(detail::rows_fill_a_gpu<compute_t<T>>(shape, 2u) == (n > 0));
     Tensor<T> const a = numbers<T>(shape), g = numbers<T>(shape, 2), w = numbers<T>({n}, 3);
