@@ -347,6 +347,40 @@ TEST_CASE("results beyond the caches agree with a plain loop, whatever their typ
   CHECK(wrong == 0);
 }
 
+TEST_CASE("transposed operands whose columns are whole pages apart are read where they lie") {
+  auto const check = [&]<class T>(T, int64_t rows, int64_t columns, int64_t pitch, int64_t first) {
+    CAPTURE(sizeof(T));
+    CAPTURE(rows);
+    CAPTURE(pitch);
+    Tensor<T> storage = zeros<T>({columns * pitch}), plain = empty<T>({rows, columns});
+    for (int64_t k = 0; k < storage.size(); ++k) storage.data()[k] = static_cast<T>(k % 97 - 40);
+    for (int64_t k = 0; k < plain.size(); ++k) plain.data()[k] = static_cast<T>(k % 13);
+    Tensor<T> const across = storage.view({columns, pitch}).slice(1, first, first + rows).t();
+    Tensor<T> const sums = plain + across, turned = across.flip(0).contiguous(), negative = -across.flip(1);
+    Tensor<T> place = full<T>({rows, columns + 2}, static_cast<T>(7));
+    place.slice(1, 1, columns + 1) = across - plain;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        auto const value = [&](int64_t r, int64_t c) { return (c * pitch + first + r) % 97 - 40; };
+        auto const at = [](Tensor<T> const& x, int64_t k) { return static_cast<int64_t>(static_cast<double>(x.data()[k])); };
+        int64_t const k = i * columns + j;
+        wrong += at(sums, k) != k % 13 + value(i, j) || at(turned, k) != value(rows - 1 - i, j) || at(negative, k) != -value(i, columns - 1 - j);
+        wrong += at(place, i * (columns + 2) + 1 + j) != value(i, j) - k % 13;
+      }
+      wrong += static_cast<double>(place.data()[i * (columns + 2)]) != 7 || static_cast<double>(place.data()[(i + 1) * (columns + 2) - 1]) != 7;
+    }
+    CHECK(wrong == 0);
+  };
+  check(float{}, 1000, 1000, 1024, 3);
+  check(float{}, 77, 1100, 1024, 0);
+  check(float{}, 20, 4200, 1024, 1000);
+  check(float{}, 2048, 1031, 2048, 0);  // past the caches
+  check(double{}, 505, 300, 512, 5);
+  check(float16{}, 2000, 200, 2048, 1);
+  check(int8_t{}, 4000, 150, 4096, 2);
+}
+
 TEST_CASE("results beyond the caches have the bits of small ones, wherever they lie") {
   int64_t const n = (int64_t{1} << 22) + 77, part = 50001;
   auto const compare = [&]<class T>(T, auto const& formula) {

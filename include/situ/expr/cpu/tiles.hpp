@@ -3,8 +3,8 @@
 /// An index space is cut into tiles, which threads share. Rows of a tile in which every operand steps by one or not at all are
 /// run where they lie. Everything else goes in packs of some thousand bytes: operands that are not dense over a pack are copied
 /// into buffers that stay in the nearest cache, and so is the result. Short rows are packed together, and a *transposed* operand,
-/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line holds
-/// of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
+/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line, or two
+/// of them, hold of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
 /// expression.
 #pragma once
 
@@ -31,6 +31,7 @@ struct TileGrid {
   bool packs = false;
   bool prefetches = false;
   int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
+  int64_t rows_ahead = 1;  ///< of a pack, whose lines are prefetched
   int64_t tile[max_rank];  ///< the extents of a tile
   int order[max_rank];     ///< of the axes: neighbouring tiles differ in the first
   int64_t tiles = 1;       ///< how many there are
@@ -68,6 +69,7 @@ struct StridedSpace {
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
+    bool in_pages = false;  // large transposed operands whose columns are whole pages apart, and so in each other's way: two lines of each are read at once
     int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
     for (int o = 0; o < operands; ++o) {
@@ -83,7 +85,7 @@ struct StridedSpace {
         transposes = true;
         if (near < shortest) shortest = near, row = k;
         if (size > 0) transposed_size = smaller(size, transposed_size);
-        if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true;
+        if (n * size > 256 * 1024 && apart * size >= 64) grid.prefetches = true, in_pages = in_pages || apart * size % 4096 == 0;
       }
     }
     int64_t const rows = row < 0 ? 1 : sizes[row];
@@ -91,7 +93,7 @@ struct StridedSpace {
     int64_t line = 1;  // rows that are packed together, or a multiple of them
     grid.packs = buffers;
     if (transposes) {
-      line = smaller(smaller(64 / transposed_size, pack / 16), rows);
+      line = smaller(smaller((in_pages && transposed_size >= 4 ? 128 : 64) / transposed_size, pack / 16), rows);
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
       bool must_copy = false;
       for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
@@ -121,6 +123,7 @@ struct StridedSpace {
     }
     grid.row_axis = row;
     grid.pack_rows = pack_rows;
+    grid.rows_ahead = line;
     grid.pack_columns = pack_columns;
     int placed = 0;
     grid.order[placed++] = transposes ? row : last();
@@ -281,8 +284,9 @@ class TileWalk {
         int const size = space_.element_sizes[o];
         if (ahead_[o]) {
           char const* ahead = next < columns_ ? at(o, 0, r, next) : at(o, 0, r + grid_.pack_rows, next - columns_);
-          ahead += (rows - 1) * row_[o] * size;  // the line of the last row: that of the first one may have come before
-          for (int64_t j = 0; j < columns; ++j) __builtin_prefetch(ahead + j * step_[o] * size, 0, 2);
+          for (int64_t j = rows - 1; j >= 0 && j >= rows - grid_.rows_ahead; j -= 64 / size) {  // from the last row on: the line of the first one may have come before
+            for (int64_t i = 0; i < columns; ++i) __builtin_prefetch(ahead + (j * row_[o] + i * step_[o]) * size, 0, 2);
+          }
           space_.movers[o]->move({buffer_[o] + begin * size, count, 1, at(o, 0, r, c + begin), row_[o], step_[o], rows, columns});
         } else if (step_[o] == 1 && row_[o] != 0) {
           for (int64_t j = row; j < row_end; ++j) {
