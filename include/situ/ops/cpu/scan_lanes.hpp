@@ -228,12 +228,11 @@ struct ScanBody {
     Out* const out = static_cast<Out*>(run.data[0]);
     bool waits = false;
     L *here = scans[0], *before = scans[1];
-    auto const put_before = [&](int k) { put_behind_floats<Isa, N, Joined>(high[k], low[k], before + k * group, out + i - (block - k) * group, true); };
     for (; i + block * group <= stop; i += block * group) {
       for (int k = 0; k < block; ++k) {
         chains[k] = chain;
         scan_group<Isa, N, Joined>(tree, run, i + k * group, here + k * group, flags);
-        if (waits) put_before(k);
+        if (waits) put_behind_floats<Isa, N, Joined>(high[k], low[k], before + k * group, out + i - (block - k) * group, true);
         chain = S::combine(chain, static_cast<A>(here[(k + 1) * group - 1]));
       }
       waits = split_fronts<Isa>(base, chains, block, high, low);
@@ -241,7 +240,7 @@ struct ScanBody {
       L* const written = before;
       before = here, here = written;
     }
-    for (int k = 0; waits && k < block; ++k) put_before(k);
+    for (int k = 0; waits && k < block; ++k) put_behind_floats<Isa, N, Joined>(high[k], low[k], before + k * group, out + i - (block - k) * group, true);
     return i;
   }
   /// Scans elements [i, stop) of a run, `Joined` packs at a time, and gives where it came to. `flags` says whether to write.
