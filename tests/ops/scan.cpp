@@ -5,6 +5,8 @@
 #include <support/compare.hpp>
 
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 using namespace situ;
 using namespace situ_test;
@@ -262,6 +264,33 @@ TEST_CASE("a long line, which is written past the caches, is what its sums are w
       CHECK(wrong == 0);
     }
   });
+  set_num_threads(threads);
+}
+
+TEST_CASE("what a function throws within a long line that threads share reaches the caller, and none of them waits for it") {
+  int const threads = num_threads();
+  constexpr int64_t n = 2'300'003;
+  for (int64_t at : {int64_t{100}, n / 2, n - 1}) {
+    Tensor<float> x = ones({n});
+    x.data()[at] = -1;
+    auto const positive = [](float v) {
+      if (v < 0) throw std::domain_error("negative");
+      return v;
+    };
+    for (int count : {1, 2, 3}) {
+      set_num_threads(count);
+      std::string said;
+      try {
+        eval(cumsum(map(positive, x), 0));
+      } catch (std::domain_error const& e) {
+        said = e.what();
+      }
+      CHECK(said == "negative");
+      x.data()[at] = 1;
+      CHECK(cumsum(map(positive, x), 0).item(n - 1) == static_cast<float>(n));
+      x.data()[at] = -1;
+    }
+  }
   set_num_threads(threads);
 }
 

@@ -100,10 +100,12 @@ struct ScanKernel {
         for (int64_t group = first; group < last; ++group) run_group(work, lines_of(group));
       }
     } else {
-      for (;;) {
-        int64_t const unit = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
-        if (unit >= plan.groups * plan.parts) break;
-        run_part(work, unit);
+      int64_t const units = plan.groups * plan.parts;
+      try {
+        for (int64_t unit; (unit = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < units;) run_part(work, unit);
+      } catch (...) {  // a user's function: nobody waits for what does not come
+        for (int64_t unit = 1; unit <= units; ++unit) __atomic_store_n(taken + unit, 1, __ATOMIC_RELEASE);
+        throw;
       }
     }
     if (plan.stream) finish_streaming();
