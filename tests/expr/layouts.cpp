@@ -347,7 +347,7 @@ TEST_CASE("results beyond the caches agree with a plain loop, whatever their typ
   CHECK(wrong == 0);
 }
 
-TEST_CASE("transposed operands whose columns are whole pages apart are read where they lie") {
+TEST_CASE("transposed operands whose columns are whole pages apart agree with a plain loop") {
   auto const check = [&]<class T>(T, int64_t rows, int64_t columns, int64_t pitch, int64_t first) {
     CAPTURE(sizeof(T));
     CAPTURE(rows);
