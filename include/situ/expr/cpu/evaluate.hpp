@@ -20,6 +20,17 @@ struct Run {
   int64_t begin = 0;  ///< where a loop begins, so that it can write a part of the result elsewhere
   bool streams = false;  ///< past the caches, from the beginning of a line on
   short ahead = 0;       ///< bytes ahead of where a reduction is that it asks for, if any
+
+  /// Operands as a walk gives them. Word by word: two words that were stored one by one and are read as a vector wait until both have left the processor,
+  /// which behind stores past the caches takes some hundred cycles.
+  SITU_INLINE void set_operands(void* const* data_, int64_t const* mask_) {
+    for (int o = 0; o < Operands; ++o) {
+      void* at = data_[o];
+      int64_t repeats = mask_[o];
+      __asm__("" : "+r"(at), "+r"(repeats));
+      data[o] = at, mask[o] = repeats;
+    }
+  }
 };
 
 /// N elements from index i of every input. `data` and `mask` are those of a Run.

@@ -116,9 +116,10 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
   }
 }
 
-/// Runs a tree over contiguous inputs, whole lines of the output past the caches. Inputs that repeat, where the mask is 0, hold `longest` elements.
+/// Runs a tree over contiguous inputs, whole lines of the output past the caches, and steps over them. Inputs that repeat, where the mask is 0, hold
+/// `longest` elements.
 template <int Operands>
-SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands> run, int64_t longest) {
+SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, int64_t longest) {
   int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
@@ -207,7 +208,7 @@ struct StridedKernel {
   static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool stream) {
     auto const& self = *static_cast<StridedKernel const*>(self_);
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
+    run.set_operands(data, mask);
     run.count = count;
     run.origin = 0;
     self.bound.run(run, stream);

@@ -455,6 +455,13 @@ SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
   return select(x > b, b, x);
 }
 
+/// What is to be scaled by a power of two, where powers from the bound down vanish. With AVX-512 `scale` gives 0 for them, whatever it is to scale.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> above_vanishing(pack<T, N, Isa> const& x, T bound) {
+  if constexpr (has_avx512<T, N, Isa>) return x;
+  else return at_least(x, bound);
+}
+
 /// The rest of a kernel never shares its registers with a call: lanes go through memory, in a function of their own.
 template <class F, class T, int N>
 SITU_NOINLINE void call_lanes(T const* x, T* y, signed char const* wanted) {

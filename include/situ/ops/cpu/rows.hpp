@@ -122,7 +122,7 @@ struct RowKernel {
   static void run_strided(void const* self_, void* const* data, int64_t const* mask, int64_t count, bool) {
     auto const& self = *static_cast<RowKernel const*>(self_);
     Run<Operands> run;
-    for (int o = 0; o < Operands; ++o) run.data[o] = data[o], run.mask[o] = mask[o];
+    run.set_operands(data, mask);
     run.count = count;
     run.origin = 0;
     self.bound.run(run, false);
