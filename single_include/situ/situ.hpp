@@ -10540,19 +10540,18 @@ struct logical {
   using operand = bool;
 };
 
-/// Integers or bools, which promote together: `&`.
+/// Integers or bools, which promote together: `&`. (Of floats it goes on with integers, as numeric does of bools.)
 template <class... Ts>
-struct bitwise : arithmetic<Ts...> {
+struct bitwise {
   static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
+  using result = std::conditional_t<floating<promoted_t<Ts...>>, int32_t, promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
 };
 
 /// Integers, which promote together: `<<`.
 template <class... Ts>
-struct shifts : numeric<Ts...>, bitwise<Ts...> {
-  using typename numeric<Ts...>::result;
-  template <int K>
-  using operand = typename numeric<Ts...>::template operand<K>;
-};
+struct shifts : numeric<typename bitwise<Ts...>::result> {};
 
 /// A bool, then operands that promote together: where.
 template <class M, class... Ts>
@@ -17757,7 +17756,7 @@ SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X
 SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
             exponent_slope(a, b, y * math::log(a)))
-/// The angle of the point (b, a) from the first axis, in (-pi, pi].
+/// The angle of the point (b, a) from the first axis, in [-pi, pi].
 SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a, b), -(a / square_or_one(a, b)))
 /// sqrt(a*a + b*b) without overflow.
 SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
@@ -29094,8 +29093,8 @@ auto p_norm_of(E const& e, Axes axes, bool keep, norm_options const& options) {
 
 /// Σ (x − mean)² / (n − correction); the correction is 1 unless it is given, as in var(x, 0, {.correction = 0}). Integers give float.
 ///
-/// Special   NaN where n is no more than the correction (inf where it is less than that and the elements differ), and where one element
-///           is NaN or infinite.
+/// Special   inf where n is no more than the correction and the elements differ, NaN where they do not; NaN where one element is NaN or
+///           infinite.
 /// Cost      reads x once. The error is that of a sum of squares around the mean: a large mean does not cancel.
 /// Gradient  2 (x − mean) / (n − correction).
 /// Source    Chan, Golub and LeVeque 1979, for joining parts.
@@ -29243,7 +29242,7 @@ template <class A, class B>
 concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>;
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(char const* who, Shape const& a, Shape const& b, int rank) {
-  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
+  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands must have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
 }
 
 }  // namespace detail
@@ -38216,8 +38215,8 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Device    all on one device, runs there; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
-/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
-///           8000 on a GPU, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The
+/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU;
+///           on a GPU 8192, and 131072 where blocks can form clusters, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The
 ///           variance is summed about the mean, or about a guess that is near it: without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.
@@ -38521,7 +38520,7 @@ auto roll(E const& x, int64_t shift) {
 ///     max_pool2d(x, 2)   avg_pool2d(x, {3, 2}, {.stride = 2, .padding = 1})   adaptive_avg_pool2d(x, {7, 7})
 ///
 /// Shape     x [N, C, H, W] or [C, H, W] → [N, C, H', W'] or [C, H', W'], H' = ⌊(H + 2 p - d (k - 1) - 1) / s⌋ + 1, or ⌈…⌉ + 1 with
-///           `ceil`, without windows that would start behind the image.
+///           `ceil_mode`, without windows that would start behind the image.
 /// Dtype     that of x: floating for means (16-bit floats are summed in float), any but bool for the largest.
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks or extents do not fit, or padding is more than half of the kernel.
@@ -43621,8 +43620,8 @@ namespace situ::inline SITU_ABI {
 /// Accuracy  up to 4096 exponentials of floats are summed in float, in lanes, and further ones in double: some 20 ULP for slices of 4096 equal elements, fewer
 ///           for shorter ones.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
-///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
-///           many blocks share then. The same results for any number of threads.
+///           CPU; on a GPU 8192, and 131072 where blocks can form clusters), else the input is read twice: in three launches on a CPU, in one
+///           on a GPU, or two for few slices, which many blocks share then. The same results for any number of threads.
 /// Gradient  dx = y (dy - sum_j dy_j y_j).
 template <class E>
   requires expression<E>

@@ -382,11 +382,11 @@ TEST_CASE("shapes that do not fit are named") {
   CHECK(thrown<ShapeError>([&] { matmul(c, d); }, "matmul: shapes [3, 2, 3] and [2, 3, 2] cannot be multiplied: 3 != 2, the batches do not broadcast") == "");
   CHECK(thrown<ShapeError>([&] { matmul(s, a); },
                            "matmul: shapes [] and [2, 3] cannot be multiplied: each operand needs an axis; use * for products with one number") == "");
-  CHECK(thrown<ShapeError>([&] { bmm(a, d); }, "bmm: shapes [2, 3] and [2, 3, 2] were given: both operands have 3 axes; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { bmm(a, d); }, "bmm: shapes [2, 3] and [2, 3, 2] were given: both operands must have 3 axes; matmul takes others") == "");
   CHECK(thrown<ShapeError>([&] { bmm(c, d); }, "bmm: shapes [3, 2, 3] and [2, 3, 2] cannot be multiplied: 3 != 2 batches; matmul broadcasts") == "");
-  CHECK(thrown<ShapeError>([&] { dot(a, v); }, "dot: shapes [2, 3] and [3] were given: both operands have 1 axis; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { dot(a, v); }, "dot: shapes [2, 3] and [3] were given: both operands must have 1 axis; matmul takes others") == "");
   CHECK(thrown<ShapeError>([&] { dot(v, zeros({4})); }, "dot: shapes [3] and [4] cannot be multiplied: 3 != 4") == "");
-  CHECK(thrown<ShapeError>([&] { outer(a, v); }, "outer: shapes [2, 3] and [3] were given: both operands have 1 axis; matmul takes others") == "");
+  CHECK(thrown<ShapeError>([&] { outer(a, v); }, "outer: shapes [2, 3] and [3] were given: both operands must have 1 axis; matmul takes others") == "");
   CHECK(thrown<ShapeError>([&] { linear(b, a); }, "linear: shapes [4, 5] and [2, 3] cannot be multiplied: 5 != 3; the weights are [out, in]") == "");
   CHECK(thrown<ShapeError>([&] { linear(v, a, v); },
                            "linear: a bias of shape [3] does not fit weights of shape [2, 3]: it has one element for each output") == "");

@@ -166,7 +166,7 @@ SITU_BINARY(maximum, arithmetic, 2, maximum_of(a, b), tie_share(a < b, a == b, X
 SITU_BINARY(pow, numeric, 80, power_of(a, b),
             select(b == X(T(0)), X(T(0)), b * math::pow(a, b - X(T(1)))),
             exponent_slope(a, b, y * math::log(a)))
-/// The angle of the point (b, a) from the first axis, in (-pi, pi].
+/// The angle of the point (b, a) from the first axis, in [-pi, pi].
 SITU_BINARY(atan2, real_valued, 60, math::atan2(a, b), b / square_or_one(a, b), -(a / square_or_one(a, b)))
 /// sqrt(a*a + b*b) without overflow.
 SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)

@@ -69,19 +69,18 @@ struct logical {
   using operand = bool;
 };
 
-/// Integers or bools, which promote together: `&`.
+/// Integers or bools, which promote together: `&`. (Of floats it goes on with integers, as numeric does of bools.)
 template <class... Ts>
-struct bitwise : arithmetic<Ts...> {
+struct bitwise {
   static_assert((!floating<Ts> && ...), "situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one");
+  using result = std::conditional_t<floating<promoted_t<Ts...>>, int32_t, promoted_t<Ts...>>;
+  template <int>
+  using operand = result;
 };
 
 /// Integers, which promote together: `<<`.
 template <class... Ts>
-struct shifts : numeric<Ts...>, bitwise<Ts...> {
-  using typename numeric<Ts...>::result;
-  template <int K>
-  using operand = typename numeric<Ts...>::template operand<K>;
-};
+struct shifts : numeric<typename bitwise<Ts...>::result> {};
 
 /// A bool, then operands that promote together: where.
 template <class M, class... Ts>

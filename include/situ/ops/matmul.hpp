@@ -147,7 +147,7 @@ template <class A, class B>
 concept bool_factors = std::is_same_v<promote_t<value_of<A>, value_of<B>>, bool>;
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(char const* who, Shape const& a, Shape const& b, int rank) {
-  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
+  fail<ShapeError>(who, ": shapes ", a, " and ", b, " were given: both operands must have ", rank, rank == 1 ? " axis" : " axes", "; matmul takes others");
 }
 
 }  // namespace detail

@@ -102,8 +102,8 @@ concept axes_to_normalize = std::is_same_v<std::remove_cvref_t<A>, Shape> || std
 /// Device    all on one device, runs there; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis; ShapeError when the extents are not those of the last axes, one is named twice, or the weight or bias has another shape.
 /// Special   a row with NaN or an infinity in it gives NaN.
-/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU,
-///           8000 on a GPU, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The
+/// Cost      one launch; every input is read once and every element written once where a row fits the chip (some 65000 floats on a CPU;
+///           on a GPU 8192, and 131072 where blocks can form clusters, where it lies along one axis or axes that join), else the input is read twice, in the launches of softmax. The
 ///           variance is summed about the mean, or about a guess that is near it: without cancellation.
 ///           The same results for any number of threads.
 /// Gradient  with z = (x - mean) r, r = 1 / sqrt(var + eps), g = dy weight: dx = r (g - mean(g) - z mean(g z)); dweight = sum dy z, dbias = sum dy.

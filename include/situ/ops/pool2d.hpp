@@ -3,7 +3,7 @@
 ///     max_pool2d(x, 2)   avg_pool2d(x, {3, 2}, {.stride = 2, .padding = 1})   adaptive_avg_pool2d(x, {7, 7})
 ///
 /// Shape     x [N, C, H, W] or [C, H, W] → [N, C, H', W'] or [C, H', W'], H' = ⌊(H + 2 p - d (k - 1) - 1) / s⌋ + 1, or ⌈…⌉ + 1 with
-///           `ceil`, without windows that would start behind the image.
+///           `ceil_mode`, without windows that would start behind the image.
 /// Dtype     that of x: floating for means (16-bit floats are summed in float), any but bool for the largest.
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks or extents do not fit, or padding is more than half of the kernel.

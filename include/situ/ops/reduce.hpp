@@ -317,8 +317,8 @@ auto p_norm_of(E const& e, Axes axes, bool keep, norm_options const& options) {
 
 /// Σ (x − mean)² / (n − correction); the correction is 1 unless it is given, as in var(x, 0, {.correction = 0}). Integers give float.
 ///
-/// Special   NaN where n is no more than the correction (inf where it is less than that and the elements differ), and where one element
-///           is NaN or infinite.
+/// Special   inf where n is no more than the correction and the elements differ, NaN where they do not; NaN where one element is NaN or
+///           infinite.
 /// Cost      reads x once. The error is that of a sum of squares around the mean: a large mean does not cancel.
 /// Gradient  2 (x − mean) / (n − correction).
 /// Source    Chan, Golub and LeVeque 1979, for joining parts.

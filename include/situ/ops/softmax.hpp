@@ -17,8 +17,8 @@ namespace situ::inline SITU_ABI {
 /// Accuracy  up to 4096 exponentials of floats are summed in float, in lanes, and further ones in double: some 20 ULP for slices of 4096 equal elements, fewer
 ///           for shorter ones.
 /// Cost      one launch; every input is read once and every element written once where a slice fits the chip (some 65000 floats on a
-///           CPU, 8000 on a GPU), else the input is read twice: in three launches on a CPU, in one on a GPU, or two for few slices, which
-///           many blocks share then. The same results for any number of threads.
+///           CPU; on a GPU 8192, and 131072 where blocks can form clusters), else the input is read twice: in three launches on a CPU, in one
+///           on a GPU, or two for few slices, which many blocks share then. The same results for any number of threads.
 /// Gradient  dx = y (dy - sum_j dy_j y_j).
 template <class E>
   requires expression<E>
