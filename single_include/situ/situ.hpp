@@ -44792,11 +44792,11 @@ SITU_PROCESS_STATE uint64_t next_gradient_run() {
 }
 
 /// Marks every node below the roots by `run`: 2 run + 1 where an input is a target or leads to one, as what calls others may, and what was given back may have.
-/// What `run` has marked before stays so.
+/// What `run` has marked before stays so. Gives whether none may lead to a target unseen: an unmarked target has no gradient then.
 /// Throws    GradientError where another pass is under way: it would take what this one adds.
-inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
+inline bool mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   NodeHeap found(false);
-  bool busy = false;
+  bool busy = false, all_seen = true;
   std::vector<Node*> open(roots, roots + count);
   while (!open.empty()) {
     Node* const node = open.back();
@@ -44811,7 +44811,7 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   }
   while (!found.empty()) {  // the inputs come before what was made of them
     Node* const node = found.pop();
-    if (node->calls_others || node->released) node->mark = 2 * run + 1;
+    if (node->calls_others || node->released) node->mark = 2 * run + 1, all_seen = false;
     for (int k = 0; k < node->input_count; ++k) {
       Node const* const input = node->inputs[k];
       if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
@@ -44819,6 +44819,7 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
     drop(node);
   }
   if (busy) fail<GradientError>("grad: a backward pass that has come by here is still running; call grad after it, or of a formula that shares nothing with it");
+  return all_seen;
 }
 
 SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;
@@ -47008,10 +47009,10 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
-/// there are so many sums that it is better done afterwards. No matter how many threads there are.
-inline int64_t sum_groups(int64_t whole, int64_t sums) {
+/// there are so many sums that it is better done afterwards, unless their terms would be rounded first (`narrow`). No matter how many threads there are.
+inline int64_t sum_groups(int64_t whole, int64_t sums, bool narrow) {
   constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
-  if (sums * 4 > whole) return 0;
+  if (!narrow && sums * 4 > whole) return 0;
   int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
   return groups < 1 ? 1 : groups < most ? groups : most;
 }
@@ -48022,12 +48023,15 @@ struct FormulaPass {
       if constexpr (std::is_same_v<D, Cpu>) before_read<Pinned>(bodies[k]->storage.head());
     }
     int64_t sums = 0;
+    bool narrow = false;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
       for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
-        if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
+        if (!flow.wants(to_node) || same_shape(to_node->shape, whole.shape)) continue;
+        sums += product(to_node->shape);
+        narrow = narrow || formula.functions[j]->size == 2;
       }
-      if (sums > 0) groups = sum_groups(whole.size(), sums);
+      if (sums > 0) groups = sum_groups(whole.size(), sums, narrow);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
     late = may_be_late && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);
@@ -48671,6 +48675,13 @@ inline int64_t reduced_count(Shape const& whole, unsigned axes) {
 
 // The gradients: seeds of record_on. twice() says the same of Lanes, for second derivatives.
 
+/// What was computed in compute_t<T>, as elements of T.
+template <class T, class E>
+auto as_elements(E const& e) {
+  if constexpr (std::is_same_v<value_of<E>, T>) return e;
+  else return cast<T>(e);
+}
+
 /// The axes that were reduced.
 struct ReducedAxes {
   Shape whole;
@@ -48750,14 +48761,14 @@ template <class T, class D, bool Largest>
 struct extremum_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class X>
-  Tensor<T, D> share(X const& x) const {
+  Tensor<compute_t<T>, D> share(X const& x) const {
     auto const count = reduce<reducers::count_true>(is_found(x, over(y.tensor())), axes, true);
-    return Tensor<T, D>(1 / cast<T>(count)).reshape(y.tensor().shape());
+    return Tensor<compute_t<T>, D>(1 / cast<compute_t<T>>(count)).reshape(y.tensor().shape());
   }
   template <class G, class X>
   auto operator()(G const& g, X const& x_) const {
     decltype(auto) x = rounded<T, D>(x_);
-    return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(g * share(x))), 0);
+    return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(as_elements<T>(g * share(x)))), 0);
   }
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
@@ -48811,13 +48822,16 @@ template <class T>
 struct var_gradient : ReducedAxes {
   double correction;
   double factor() const { return 2.0 / (count() - correction); }
+  /// x less its mean, which is not rounded to 16 bits.
   template <class X>
-  auto mean_of(X const& x) const {
-    return over(reduce<reducers::mean<T>>(x, axes, true));
+  auto deviation_of(X const& x) const {
+    using C = compute_t<T>;
+    if constexpr (std::is_same_v<C, T>) return x - over(reduce<reducers::mean<T>>(x, axes, true));
+    else return x - over(reduce<reducers::mean<C>>(cast<C>(x), axes, true));
   }
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    return (x - mean_of(x)) * over(g) * factor();
+    return as_elements<T>(deviation_of(x) * over(g) * factor());
   }
   template <class L>
   static L centred(L const& x, ReducedAxes const& reduced) {
@@ -48837,7 +48851,7 @@ struct stddev_gradient : var_gradient<T> {
   auto operator()(G const& g, X const& x) const {
     auto const& deviation = y.tensor();
     Tensor<T, D> const scale(where(deviation == 0, 0, g / deviation * (0.5 * this->factor())));
-    return (x - this->mean_of(x)) * this->over(scale);
+    return as_elements<T>(this->deviation_of(x) * this->over(scale));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& deviation) const {
@@ -48914,7 +48928,7 @@ struct extreme_norm_gradient : ReducedAxes {
     decltype(auto) x = rounded<T, D>(x_);
     auto const& size = y.tensor();
     auto const count = reduce<reducers::count_true>(is_found(abs(x), over(size)), axes, true);
-    Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
+    Tensor<T, D> const share(as_elements<T>(g / cast<compute_t<T>>(count.reshape(size.shape()))));
     return where(is_found(abs(x), over(size)), sign(x) * over(share), 0);
   }
   template <class L>
@@ -49100,10 +49114,14 @@ void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool kee
   flow.run();
 }
 
-/// Marks Variables as targets of a grad(), until their gradients have been taken.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
+  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
+}
+
+/// Marks Variables as targets of a grad(), until their gradients have been taken. `all_used`: that an output which was not made of all of them is refused.
 class Targets {
  public:
-  explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+  explicit Targets(std::vector<Node*> nodes, bool all_used = true) : nodes_(std::move(nodes)), all_used_(all_used) {
     for (std::size_t k = 0; k < nodes_.size(); ++k) {
       if (!nodes_[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
     }
@@ -49117,14 +49135,20 @@ class Targets {
       node->forget_captured();
     }
   }
+  /// Marks the nodes between the output and them.
+  /// Throws    GradientError where one was not used, if that can be told before anything is given back.
+  SITU_NOINLINE void mark_way_from(Node* output, uint64_t run) const {
+    if (!mark_way_to_targets(&output, 1, run) || !all_used_) return;
+    for (std::size_t k = 0; k < nodes_.size(); ++k) {
+      if (nodes_[k]->mark / 2 != run) fail_unused(k, nodes_[k]->shape);
+    }
+  }
 
  private:
   std::vector<Node*> nodes_;
+  bool all_used_;
 };
 
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
-  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
-}
 /// The gradient of input `number`, which may stand among the inputs again.
 template <class T, class D>
 Tensor<T, D> take_gradient(Variable<T, D> const* inputs, std::size_t count, std::size_t number) {
@@ -49144,13 +49168,12 @@ Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t 
 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const& targets, bool keeps_graph) {
   if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad");
   check_not_in_hook("grad");
   check_view(root);
-  Node* const root_node = root.state();
   uint64_t const run = next_gradient_run();
-  mark_way_to_targets(&root_node, 1, run);
+  targets.mark_way_from(root.state(), run);
   Flow flow(keeps_graph || CreatesGraph, CreatesGraph, run);
   if constexpr (CreatesGraph) {
     use_lanes<D>();
@@ -51344,40 +51367,40 @@ struct ChannelWeightsKernel {
 };
 
 /// to[j * stride] += from[j], for packs where stride is 1.
-template <class T, class C>
+template <class T>
 struct AddRowBody {
   template <class Isa>
-  SITU_INLINE static int run(C* to, T const* from, int64_t stride, int64_t count) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+  SITU_INLINE static int run(T* to, T const* from, int64_t stride, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
     int64_t j = 0;
     if (stride == 1) {
       for (; j + lanes <= count; j += lanes) {
-        auto const sum = pack<C, lanes, Isa>::load(to + j) + load_lanes<T, lanes, Isa>(from + j);
+        auto const sum = pack<T, lanes, Isa>::load(to + j) + pack<T, lanes, Isa>::load(from + j);
         sum.store(to + j);
       }
-      if constexpr (std::is_same_v<T, C>) j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+      j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
     }
-    for (; j < count; ++j) to[j * stride] += static_cast<C>(from[j]);
+    for (; j < count; ++j) to[j * stride] += from[j];
     return 0;
   }
 
  private:
   template <class Isa>
   struct Rest {
-    C* to;
+    T* to;
     T const* from;
     template <int N>
     SITU_INLINE void run(int64_t j) const {
-      (pack<C, N, Isa>::load(to + j) + pack<C, N, Isa>::load(from + j)).store(to + j);
+      (pack<T, N, Isa>::load(to + j) + pack<T, N, Isa>::load(from + j)).store(to + j);
     }
   };
 };
 
 /// Sends what windows [first_row, last_row) x all columns return, `rows` of the matrix [rows, windows] from number first_k on, to their pixels.
-template <class T, class C>
+template <class T>
 struct ScatterBody {
   template <class Isa>
-  SITU_INLINE static int run(Windows const* windows_, C* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
+  SITU_INLINE static int run(Windows const* windows_, T* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
     WindowAxis const y = windows_->y, x = windows_->x;
     int64_t const plane = y.extent * x.extent;
     for (int64_t r = 0; r < rows; ++r, from += pitch) {
@@ -51390,22 +51413,22 @@ struct ScatterBody {
       for (int64_t row = first_row; row < last_row; ++row) {
         int64_t const line = y.start(row) + ky * y.dilation;
         if (line < 0 || line >= y.extent) continue;
-        AddRowBody<T, C>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
+        AddRowBody<T>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
       }
     }
     return 0;
   }
 };
 
-/// Items are images x groups x blocks of channels. Sums are made in C.
-template <class T, class C>
+/// Items are images x groups x blocks of channels.
+template <class T>
 struct ImageGradientKernel {
   Windows windows;
   WindowGradients<T> gradients;
   T const* weights;  ///< [groups * outputs, channels, kernel height, kernel width]
   int64_t groups, channels, outputs, block, block_items;
   int64_t window_rows;  ///< rows of windows at a time
-  C* result;            ///< [images, groups * channels, height, width]
+  T* result;            ///< [images, groups * channels, height, width]
 
   void operator()(int64_t first, int64_t last) const {
     int64_t const size = windows.y.kernel * windows.x.kernel, depth = channels * size, plane = windows.y.extent * windows.x.extent;
@@ -51414,8 +51437,8 @@ struct ImageGradientKernel {
     for (int64_t item = first; item < last; ++item) {
       int64_t const channel = item % block_items * block, group = item / block_items % groups, image = item / block_items / groups;
       int64_t const some = channels - channel < block ? channels - channel : block;
-      C* const to = result + ((image * groups + group) * channels + channel) * plane;
-      for (int64_t k = 0; k < some * plane; ++k) to[k] = C(0);
+      T* const to = result + ((image * groups + group) * channels + channel) * plane;
+      for (int64_t k = 0; k < some * plane; ++k) to[k] = T(0);
       Product<T> product{some * size, 0, outputs, weights + group * outputs * depth + channel * size, 1, depth,
                          gradients.data + image * gradients.step_image + group * outputs * gradients.step_output, gradients.step_output,
                          gradients.step_window, static_cast<T*>(buffer.get()), 0, 1};
@@ -51425,7 +51448,7 @@ struct ImageGradientKernel {
         if (SITU_LIKELY(buffer.get() != nullptr)) {
           product.c_i = product.n;
           multiply(product, 0, product.m, 0, product.n);
-          dispatch<ScatterBody<T, C>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
+          dispatch<ScatterBody<T>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
         } else {
           without_memory(product, to, row, end);
         }
@@ -51436,7 +51459,7 @@ struct ImageGradientKernel {
 
  private:
   /// One row of the matrix at a time, as many windows as the stack holds.
-  SITU_NOINLINE void without_memory(Product<T> product, C* to, int64_t first_row, int64_t last_row) const {
+  SITU_NOINLINE void without_memory(Product<T> product, T* to, int64_t first_row, int64_t last_row) const {
     for (int64_t row = first_row; row < last_row; ++row) {
       for (int64_t k = 0; k < product.m; ++k) {
         int64_t const kx = k % windows.x.kernel, ky = k / windows.x.kernel % windows.y.kernel, channel = k / windows.x.kernel / windows.y.kernel;
@@ -51445,9 +51468,9 @@ struct ImageGradientKernel {
         for (int64_t j = 0; j < windows.x.windows; ++j) {
           int64_t const at = windows.x.start(j) + kx * windows.x.dilation;
           if (at < 0 || at >= windows.x.extent) continue;
-          C sum = C(0);
+          T sum = T(0);
           T const* g = product.b + ((row - first_row) * windows.x.windows + j) * product.b_j;
-          for (int64_t o = 0; o < product.k; ++o) sum += static_cast<C>(product.a[k + o * product.a_k]) * static_cast<C>(g[o * product.b_k]);
+          for (int64_t o = 0; o < product.k; ++o) sum += product.a[k + o * product.a_k] * g[o * product.b_k];
           to[(channel * windows.y.extent + line) * windows.x.extent + at] += sum;
         }
       }
@@ -51474,28 +51497,26 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   kernel.pixels.is_matrix = probe.is_pointwise();
   kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    if (plan.channels == 1 && plan.outputs == 1) {
-      int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
-      auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
-      cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
-      device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
-      return result;
-    }
-    if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
-      Windows const& w = plan.windows;
-      int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
-      int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
-      if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
-      if (parts > plan.images) parts = plan.images;
-      auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
-      int64_t const work = plan.images / parts * one;
-      if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
-      cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
-                                          plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
-      device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
-      return result;
-    }
+  if (plan.channels == 1 && plan.outputs == 1) {
+    int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
+    auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
+    cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
+    device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+    return result;
+  }
+  if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
+    Windows const& w = plan.windows;
+    int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
+    int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
+    if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
+    if (parts > plan.images) parts = plan.images;
+    auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+    int64_t const work = plan.images / parts * one;
+    if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
+    cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
+                                        plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
+    device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+    return result;
   }
   int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
   // The cut does not depend on the number of threads: about 32 items, of which each is worth packing for.
@@ -51515,33 +51536,31 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   return result;
 }
 
-/// The gradient of the images, contiguous. 16-bit floats are summed in float. The weights are contiguous.
+/// The gradient of the images, contiguous. The weights are contiguous.
 template <class D, class T>
-auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
-  using C = product_t<T>;
+Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
   Layout const& from = g.layout();
   int const at = from.rank() - 3;
   T const* const weights = w.data();
-  auto result = Tensor<C, D>::uninitialized(shape, "conv2d");
-  if constexpr (std::is_same_v<T, compute_t<T>>) {  // each channel by its kernel turned around, where no pixel is passed over
-    auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
-    cpu::Convolution<T> c{};
-    c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
-    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
-    c.step_image = at == 1 ? from.strides[0] : 0;
-    c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
-    bool const alone = plan.channels == 1 && plan.outputs == 1;
-    if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
-      Shape const& s = w.shape();
-      Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
-      Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
-      c.weights = kernels.data(), c.bias = nullptr;
-      cpu::run_convolution<D>(c, plan.images);
-      return result;
-    }
+  auto result = Tensor<T, D>::uninitialized(shape, "conv2d");
+  // each channel by its kernel turned around, where no pixel is passed over
+  auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
+  cpu::Convolution<T> c{};
+  c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
+  bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
+  c.step_image = at == 1 ? from.strides[0] : 0;
+  c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
+  bool const alone = plan.channels == 1 && plan.outputs == 1;
+  if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+    Shape const& s = w.shape();
+    Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
+    Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
+    c.weights = kernels.data(), c.bias = nullptr;
+    cpu::run_convolution<D>(c, plan.images);
+    return result;
   }
-  cpu::ImageGradientKernel<T, C> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
-                                        plan.outputs, 0, 0, 0, result.data()};
+  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+                                     plan.outputs, 0, 0, 0, result.data()};
   int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
   // A block of the matrix fits the second cache; enough items for many threads.
   kernel.block = size < 512 ? 512 / size : 1;
@@ -51805,15 +51824,21 @@ SITU_NOINLINE Tensor<T, D> convolution_part(ConvolutionPart part, ConvolutionSha
     launch_convolution<D, T>(kernels, c.plan, a, weights.data(), nullptr, result.data(), c.groups);
     return result;
   }
-  Tensor<T, D> const g = window_gradients(kernels, b);
-  if (part == ConvolutionPart::image) {
-    Tensor<T, D> const weights = a.contiguous();
-    auto const result = image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
-    if constexpr (std::is_same_v<value_of<decltype(result)>, T>) return result;
-    else return Tensor<T, D>(cast<T>(result));
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels> && !std::is_same_v<T, compute_t<T>>) {  // sums of sums are rounded once
+    using C = compute_t<T>;
+    Tensor<C, D> parts;
+    Tensor<T, D> const result(cast<T>(convolution_part<C, D>(part, c, Tensor<C, D>(a), Tensor<C, D>(b), biases ? &parts : nullptr)));
+    if (parts.size() > 0) *biases = cast<T>(sum(parts, 0, keepdim));
+    return result;
+  } else {
+    Tensor<T, D> const g = window_gradients(kernels, b);
+    if (part == ConvolutionPart::image) {
+      Tensor<T, D> const weights = a.contiguous();
+      return image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
+    }
+    Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
+    return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
   }
-  Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
-  return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
 }
 
 /// The same with history: its gradients are such parts again.
@@ -52025,7 +52050,7 @@ template <class Y, class... Vs>
 std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> const& inputs) {
   std::vector<Node*> nodes;
   for_each_checked(inputs, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-  Targets const targets(std::move(nodes));
+  Targets const targets(std::move(nodes), false);
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
@@ -52168,7 +52193,7 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    Targets const targets(std::move(nodes));
+    Targets const targets(std::move(nodes), false);
     run_grad<true>(total, one_gradient<double, D>({}), targets, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
       auto const* const recorded_gradient = input.state()->captured_recorded;

@@ -126,3 +126,23 @@ TEST_CASE("gradients beyond the caches are what smaller ones are, also in parts 
     CHECK(differences(grad(sum(x * w + w), w), [](int64_t k) { return at(k, 2) + 1; }) == 0);
   });
 }
+
+TEST_CASE_TEMPLATE("sums of 16-bit gradients keep what a term alone would lose, beside a Variable of as many sums as terms", T, float16, bfloat16) {
+  float const u = sizeof(T) == 2 && std::is_same_v<T, float16> ? 0x1p-10f : 0x1p-7f;  // the last bit of 1
+  int64_t const rows = 32, columns = 21;
+  auto x = empty<T>({2, rows, columns}), y = empty<T>({2, rows, columns});
+  for (int64_t k = 0; k < x.size(); ++k) {  // products 1 + 8 u + 15 u², less 1 + 8 u
+    bool const first = k / columns % 2 == 0;
+    x.data()[k] = static_cast<T>(first ? 1 + 3 * u : -(1 + 8 * u));
+    y.data()[k] = static_cast<T>(first ? 1 + 5 * u : 1.0f);
+  }
+  for (int way = 0; way < 3; ++way) {
+    auto const laid = [way](Tensor<T> const& t) { return way == 0 ? t : way == 1 ? t.flip(2) : t.transpose(0, 1).contiguous().transpose(0, 1); };
+    Variable<T> w(ones<T>({columns})), b(zeros<T>({1, rows, columns}));
+    Variable<T> loss = sum((laid(x) * w + b) * laid(y));
+    loss.backward();
+    std::vector<float> const sums = w.grad().template to<float>().to_vector();
+    for (float const sum : sums) CHECK(sum == static_cast<float>(rows) * 15 * u * u);
+    for (float const sum : b.grad().template to<float>().to_vector()) CHECK((sum == 2 || sum == static_cast<float>(static_cast<T>(2 + 10 * u))));
+  }
+}

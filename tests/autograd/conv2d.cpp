@@ -131,3 +131,25 @@ TEST_CASE("larger convolutions: several parts, blocks and threads give what one 
     CHECK(std::abs((sum(x * exact.first) - sum(w * exact.second)).item()) < 1e-6);
   }
 }
+
+TEST_CASE_TEMPLATE("gradients of 16-bit convolutions are rounded once", T, float16, bfloat16) {
+  double const half_unit = std::is_same_v<T, float16> ? 0x1p-11 : 0x1p-8;
+  for (int64_t groups : {1, 4}) {
+    for (int64_t stride : {1, 2}) {
+      Tensor<T> const x(cast<T>(sample({2, 4, 16, 36}, 1))), w(cast<T>(sample({8, 4 / groups, 3, 3}, 2)));
+      Variable<T> vx(x), vw(w), vb(zeros<T>({8}));
+      Variable<double> ex(x.template to<double>()), ew(w.template to<double>()), eb(zeros<double>({8}));
+      auto y = conv2d(vx, vw, {.bias = vb, .stride = stride, .groups = groups});
+      auto exact = conv2d(ex, ew, {.bias = eb, .stride = stride, .groups = groups});
+      Tensor<T> const g(cast<T>(sample(y.shape(), 3)));
+      y.backward(g);
+      exact.backward(g.template to<double>());
+      auto const off = [&](Tensor<T> const& got, Tensor<double> const& want) {  // beyond half a unit, and what sums in float lose
+        return max(abs(got.template to<double>() - want) - abs(want) * half_unit).item();
+      };
+      CHECK(off(vx.grad(), ex.grad()) < 1e-5);
+      CHECK(off(vw.grad(), ew.grad()) < 1e-4);
+      CHECK(off(vb.grad(), eb.grad()) < 1e-4);
+    }
+  }
+}

@@ -118,3 +118,20 @@ TEST_CASE("what a reduction needs must not be written") {
   CHECK(std::string(logsumexp(x, 0).grad_fn()) == "Logsumexp");
   CHECK(situ_test::thrown<ShapeError>([&] { max(x, 1); }, "max: axis 1 is out of range for shape [3]: axes are -1 to 0") == "");
 }
+
+TEST_CASE("what gradients of 16-bit floats divide by is not rounded to 16 bits") {
+  Variable x{Tensor<bfloat16>{100, 100.5, 101, 101.5}};  // their mean, 100.75, is between two of bfloat16
+  sum(var(x)).backward();
+  auto const nearest = [](float value) { return static_cast<float>(static_cast<bfloat16>(value)); };
+  CHECK(x.grad().to<float>().to_vector() == std::vector<float>{-0.5f, nearest(-1 / 6.0f), nearest(1 / 6.0f), 0.5f});
+  x.zero_grad();
+  sum(stddev(x)).backward();
+  CHECK(x.grad().to<float>().to_vector()[0] == doctest::Approx(-0.387298).epsilon(0.01));
+  CHECK(x.grad().to<float>().to_vector()[1] == doctest::Approx(-0.129099).epsilon(0.01));
+  Variable many{full<float16>({70000}, 2)};  // more than float16 can count
+  max(many).backward();
+  CHECK(static_cast<float>(many.grad().item(69999)) == static_cast<float>(static_cast<float16>(1 / 70000.0f)));
+  many.zero_grad();
+  norm(many, {.p = std::numeric_limits<double>::infinity()}).backward();
+  CHECK(static_cast<float>(many.grad().item(69999)) == static_cast<float>(static_cast<float16>(1 / 70000.0f)));
+}

@@ -110,6 +110,12 @@ TEST_CASE("a grad that threw leaves nothing behind for the next one") {
   CHECK(refuses([&] { grad(sum(x * w), {unused, x}); }) == "");
   CHECK(refuses([&] { grad(sum(w * w), x); }) == "");
   CHECK(refuses([&] { grad(sum(x * w), {unused, x}, create_graph); }) == "");
+  V const y = sum(x * w);  // nor has it given back what another one needs
+  CHECK(refuses([&] { grad(y, {unused, x}); }) == "");
+  CHECK(refuses([&] { grad(y, unused); }) == "");
+  auto const [gx, gw] = grad(y, {x, w});
+  CHECK(gx.to_vector() == w.value().to_vector());
+  CHECK(gw.to_vector() == x.value().to_vector());
   CHECK(refuses([&] { grad(sum(w * w), x, create_graph); }) == "");
   V h = exp(w);
   h.register_hook([](Tensor<double> const&) { throw ShapeError("enough"); });

@@ -29,10 +29,14 @@ void run_backward(Variable<T, D> const& root, Tensor<T, D> const& seed, bool kee
   flow.run();
 }
 
-/// Marks Variables as targets of a grad(), until their gradients have been taken.
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
+  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
+}
+
+/// Marks Variables as targets of a grad(), until their gradients have been taken. `all_used`: that an output which was not made of all of them is refused.
 class Targets {
  public:
-  explicit Targets(std::vector<Node*> nodes) : nodes_(std::move(nodes)) {
+  explicit Targets(std::vector<Node*> nodes, bool all_used = true) : nodes_(std::move(nodes)), all_used_(all_used) {
     for (std::size_t k = 0; k < nodes_.size(); ++k) {
       if (!nodes_[k]) fail<GradientError>("grad: input ", k, " requires no gradient; call requires_grad(true) on it before it is used");
     }
@@ -46,14 +50,20 @@ class Targets {
       node->forget_captured();
     }
   }
+  /// Marks the nodes between the output and them.
+  /// Throws    GradientError where one was not used, if that can be told before anything is given back.
+  SITU_NOINLINE void mark_way_from(Node* output, uint64_t run) const {
+    if (!mark_way_to_targets(&output, 1, run) || !all_used_) return;
+    for (std::size_t k = 0; k < nodes_.size(); ++k) {
+      if (nodes_[k]->mark / 2 != run) fail_unused(k, nodes_[k]->shape);
+    }
+  }
 
  private:
   std::vector<Node*> nodes_;
+  bool all_used_;
 };
 
-[[noreturn]] __attribute__((noinline, cold)) inline void fail_unused(std::size_t number, Shape const& shape) {
-  fail<GradientError>("grad: input ", number, " of shape ", shape, " was not used for the output: it has no gradient; leave it out, or use it");
-}
 /// The gradient of input `number`, which may stand among the inputs again.
 template <class T, class D>
 Tensor<T, D> take_gradient(Variable<T, D> const* inputs, std::size_t count, std::size_t number) {
@@ -73,13 +83,12 @@ Variable<T, D> take_recorded_gradient(Variable<T, D> const* inputs, std::size_t 
 
 /// What second derivatives are computed by comes with CreatesGraph.
 template <bool CreatesGraph = false, class T, class D>
-void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const&, bool keeps_graph) {
+void run_grad(Variable<T, D> const& root, Tensor<T, D> const& seed, Targets const& targets, bool keeps_graph) {
   if (!root.requires_grad()) fail<GradientError>("grad: the output requires no gradient: nothing that it was made of does, or nothing was recorded there, as in a no_grad");
   check_not_in_hook("grad");
   check_view(root);
-  Node* const root_node = root.state();
   uint64_t const run = next_gradient_run();
-  mark_way_to_targets(&root_node, 1, run);
+  targets.mark_way_from(root.state(), run);
   Flow flow(keeps_graph || CreatesGraph, CreatesGraph, run);
   if constexpr (CreatesGraph) {
     use_lanes<D>();

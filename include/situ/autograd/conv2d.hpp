@@ -111,15 +111,21 @@ SITU_NOINLINE Tensor<T, D> convolution_part(ConvolutionPart part, ConvolutionSha
     launch_convolution<D, T>(kernels, c.plan, a, weights.data(), nullptr, result.data(), c.groups);
     return result;
   }
-  Tensor<T, D> const g = window_gradients(kernels, b);
-  if (part == ConvolutionPart::image) {
-    Tensor<T, D> const weights = a.contiguous();
-    auto const result = image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
-    if constexpr (std::is_same_v<value_of<decltype(result)>, T>) return result;
-    else return Tensor<T, D>(cast<T>(result));
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels> && !std::is_same_v<T, compute_t<T>>) {  // sums of sums are rounded once
+    using C = compute_t<T>;
+    Tensor<C, D> parts;
+    Tensor<T, D> const result(cast<T>(convolution_part<C, D>(part, c, Tensor<C, D>(a), Tensor<C, D>(b), biases ? &parts : nullptr)));
+    if (parts.size() > 0) *biases = cast<T>(sum(parts, 0, keepdim));
+    return result;
+  } else {
+    Tensor<T, D> const g = window_gradients(kernels, b);
+    if (part == ConvolutionPart::image) {
+      Tensor<T, D> const weights = a.contiguous();
+      return image_gradient<D, T>(kernels, c.plan, c.x, g, weights, c.groups);
+    }
+    Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
+    return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
   }
-  Tensor<T, D> const parts = weight_parts(kernels, c, a, g, biases);
-  return parts.size(0) == 1 ? parts.reshape(c.w) : sum(parts, 0).reshape(c.w);
 }
 
 /// The same with history: its gradients are such parts again.

@@ -130,12 +130,15 @@ struct FormulaPass {
       if constexpr (std::is_same_v<D, Cpu>) before_read<Pinned>(bodies[k]->storage.head());
     }
     int64_t sums = 0;
+    bool narrow = false;
     if constexpr (std::is_same_v<typename device_traits<D>::kernels, cpu_kernels>) {
       for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
-        if (flow.wants(to_node) && !same_shape(to_node->shape, whole.shape)) sums += product(to_node->shape);
+        if (!flow.wants(to_node) || same_shape(to_node->shape, whole.shape)) continue;
+        sums += product(to_node->shape);
+        narrow = narrow || formula.functions[j]->size == 2;
       }
-      if (sums > 0) groups = sum_groups(whole.size(), sums);
+      if (sums > 0) groups = sum_groups(whole.size(), sums, narrow);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
     late = may_be_late && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);

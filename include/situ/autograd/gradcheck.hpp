@@ -122,7 +122,7 @@ template <class Y, class... Vs>
 std::vector<double> analytic_row(Y const& y, int64_t element, std::tuple<Vs...> const& inputs) {
   std::vector<Node*> nodes;
   for_each_checked(inputs, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-  Targets const targets(std::move(nodes));
+  Targets const targets(std::move(nodes), false);
   if (y.requires_grad()) {
     std::vector<value_of<Y>> seed(static_cast<std::size_t>(y.size()));
     seed[static_cast<std::size_t>(element)] = convert_scalar<value_of<Y>>(1);
@@ -265,7 +265,7 @@ bool check_second_gradients(F const& f, std::tuple<Vs...> const& inputs, Gradche
     std::vector<Variable<double, D>> gradients;
     std::vector<Node*> nodes;
     for_each_checked(args, [&](std::size_t, auto const& input) { nodes.push_back(input.state()); });
-    Targets const targets(std::move(nodes));
+    Targets const targets(std::move(nodes), false);
     run_grad<true>(total, one_gradient<double, D>({}), targets, true);
     for_each_checked(args, [&](std::size_t, auto const& input) {
       auto const* const recorded_gradient = input.state()->captured_recorded;

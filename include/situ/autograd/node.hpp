@@ -384,11 +384,11 @@ SITU_PROCESS_STATE uint64_t next_gradient_run() {
 }
 
 /// Marks every node below the roots by `run`: 2 run + 1 where an input is a target or leads to one, as what calls others may, and what was given back may have.
-/// What `run` has marked before stays so.
+/// What `run` has marked before stays so. Gives whether none may lead to a target unseen: an unmarked target has no gradient then.
 /// Throws    GradientError where another pass is under way: it would take what this one adds.
-inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
+inline bool mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   NodeHeap found(false);
-  bool busy = false;
+  bool busy = false, all_seen = true;
   std::vector<Node*> open(roots, roots + count);
   while (!open.empty()) {
     Node* const node = open.back();
@@ -403,7 +403,7 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
   }
   while (!found.empty()) {  // the inputs come before what was made of them
     Node* const node = found.pop();
-    if (node->calls_others || node->released) node->mark = 2 * run + 1;
+    if (node->calls_others || node->released) node->mark = 2 * run + 1, all_seen = false;
     for (int k = 0; k < node->input_count; ++k) {
       Node const* const input = node->inputs[k];
       if (input && (input->target || input->mark == 2 * run + 1)) node->mark = 2 * run + 1;
@@ -411,6 +411,7 @@ inline void mark_way_to_targets(Node* const* roots, int count, uint64_t run) {
     drop(node);
   }
   if (busy) fail<GradientError>("grad: a backward pass that has come by here is still running; call grad after it, or of a formula that shares nothing with it");
+  return all_seen;
 }
 
 SITU_PROCESS_STATE constinit thread_local bool records_gradients = true;

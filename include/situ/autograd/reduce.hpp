@@ -60,6 +60,13 @@ inline int64_t reduced_count(Shape const& whole, unsigned axes) {
 
 // The gradients: seeds of record_on. twice() says the same of Lanes, for second derivatives.
 
+/// What was computed in compute_t<T>, as elements of T.
+template <class T, class E>
+auto as_elements(E const& e) {
+  if constexpr (std::is_same_v<value_of<E>, T>) return e;
+  else return cast<T>(e);
+}
+
 /// The axes that were reduced.
 struct ReducedAxes {
   Shape whole;
@@ -139,14 +146,14 @@ template <class T, class D, bool Largest>
 struct extremum_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class X>
-  Tensor<T, D> share(X const& x) const {
+  Tensor<compute_t<T>, D> share(X const& x) const {
     auto const count = reduce<reducers::count_true>(is_found(x, over(y.tensor())), axes, true);
-    return Tensor<T, D>(1 / cast<T>(count)).reshape(y.tensor().shape());
+    return Tensor<compute_t<T>, D>(1 / cast<compute_t<T>>(count)).reshape(y.tensor().shape());
   }
   template <class G, class X>
   auto operator()(G const& g, X const& x_) const {
     decltype(auto) x = rounded<T, D>(x_);
-    return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(g * share(x))), 0);
+    return where(is_found(x, over(y.tensor())), over(Tensor<T, D>(as_elements<T>(g * share(x)))), 0);
   }
   template <class L>
   L twice(L const& g, L const& x, L const&) const {
@@ -200,13 +207,16 @@ template <class T>
 struct var_gradient : ReducedAxes {
   double correction;
   double factor() const { return 2.0 / (count() - correction); }
+  /// x less its mean, which is not rounded to 16 bits.
   template <class X>
-  auto mean_of(X const& x) const {
-    return over(reduce<reducers::mean<T>>(x, axes, true));
+  auto deviation_of(X const& x) const {
+    using C = compute_t<T>;
+    if constexpr (std::is_same_v<C, T>) return x - over(reduce<reducers::mean<T>>(x, axes, true));
+    else return x - over(reduce<reducers::mean<C>>(cast<C>(x), axes, true));
   }
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    return (x - mean_of(x)) * over(g) * factor();
+    return as_elements<T>(deviation_of(x) * over(g) * factor());
   }
   template <class L>
   static L centred(L const& x, ReducedAxes const& reduced) {
@@ -226,7 +236,7 @@ struct stddev_gradient : var_gradient<T> {
   auto operator()(G const& g, X const& x) const {
     auto const& deviation = y.tensor();
     Tensor<T, D> const scale(where(deviation == 0, 0, g / deviation * (0.5 * this->factor())));
-    return (x - this->mean_of(x)) * this->over(scale);
+    return as_elements<T>(this->deviation_of(x) * this->over(scale));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& deviation) const {
@@ -303,7 +313,7 @@ struct extreme_norm_gradient : ReducedAxes {
     decltype(auto) x = rounded<T, D>(x_);
     auto const& size = y.tensor();
     auto const count = reduce<reducers::count_true>(is_found(abs(x), over(size)), axes, true);
-    Tensor<T, D> const share(g / cast<T>(count.reshape(size.shape())));
+    Tensor<T, D> const share(as_elements<T>(g / cast<compute_t<T>>(count.reshape(size.shape()))));
     return where(is_found(abs(x), over(size)), sign(x) * over(share), 0);
   }
   template <class L>

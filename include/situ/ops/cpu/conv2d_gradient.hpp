@@ -160,40 +160,40 @@ struct ChannelWeightsKernel {
 };
 
 /// to[j * stride] += from[j], for packs where stride is 1.
-template <class T, class C>
+template <class T>
 struct AddRowBody {
   template <class Isa>
-  SITU_INLINE static int run(C* to, T const* from, int64_t stride, int64_t count) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+  SITU_INLINE static int run(T* to, T const* from, int64_t stride, int64_t count) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
     int64_t j = 0;
     if (stride == 1) {
       for (; j + lanes <= count; j += lanes) {
-        auto const sum = pack<C, lanes, Isa>::load(to + j) + load_lanes<T, lanes, Isa>(from + j);
+        auto const sum = pack<T, lanes, Isa>::load(to + j) + pack<T, lanes, Isa>::load(from + j);
         sum.store(to + j);
       }
-      if constexpr (std::is_same_v<T, C>) j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+      j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
     }
-    for (; j < count; ++j) to[j * stride] += static_cast<C>(from[j]);
+    for (; j < count; ++j) to[j * stride] += from[j];
     return 0;
   }
 
  private:
   template <class Isa>
   struct Rest {
-    C* to;
+    T* to;
     T const* from;
     template <int N>
     SITU_INLINE void run(int64_t j) const {
-      (pack<C, N, Isa>::load(to + j) + pack<C, N, Isa>::load(from + j)).store(to + j);
+      (pack<T, N, Isa>::load(to + j) + pack<T, N, Isa>::load(from + j)).store(to + j);
     }
   };
 };
 
 /// Sends what windows [first_row, last_row) x all columns return, `rows` of the matrix [rows, windows] from number first_k on, to their pixels.
-template <class T, class C>
+template <class T>
 struct ScatterBody {
   template <class Isa>
-  SITU_INLINE static int run(Windows const* windows_, C* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
+  SITU_INLINE static int run(Windows const* windows_, T* image, T const* from, int64_t pitch, int64_t first_k, int64_t rows, int64_t first_row, int64_t last_row) {
     WindowAxis const y = windows_->y, x = windows_->x;
     int64_t const plane = y.extent * x.extent;
     for (int64_t r = 0; r < rows; ++r, from += pitch) {
@@ -206,22 +206,22 @@ struct ScatterBody {
       for (int64_t row = first_row; row < last_row; ++row) {
         int64_t const line = y.start(row) + ky * y.dilation;
         if (line < 0 || line >= y.extent) continue;
-        AddRowBody<T, C>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
+        AddRowBody<T>::template run<Isa>(image + channel * plane + line * x.extent + at + low * x.stride, from + (row - first_row) * x.windows + low, x.stride, high - low);
       }
     }
     return 0;
   }
 };
 
-/// Items are images x groups x blocks of channels. Sums are made in C.
-template <class T, class C>
+/// Items are images x groups x blocks of channels.
+template <class T>
 struct ImageGradientKernel {
   Windows windows;
   WindowGradients<T> gradients;
   T const* weights;  ///< [groups * outputs, channels, kernel height, kernel width]
   int64_t groups, channels, outputs, block, block_items;
   int64_t window_rows;  ///< rows of windows at a time
-  C* result;            ///< [images, groups * channels, height, width]
+  T* result;            ///< [images, groups * channels, height, width]
 
   void operator()(int64_t first, int64_t last) const {
     int64_t const size = windows.y.kernel * windows.x.kernel, depth = channels * size, plane = windows.y.extent * windows.x.extent;
@@ -230,8 +230,8 @@ struct ImageGradientKernel {
     for (int64_t item = first; item < last; ++item) {
       int64_t const channel = item % block_items * block, group = item / block_items % groups, image = item / block_items / groups;
       int64_t const some = channels - channel < block ? channels - channel : block;
-      C* const to = result + ((image * groups + group) * channels + channel) * plane;
-      for (int64_t k = 0; k < some * plane; ++k) to[k] = C(0);
+      T* const to = result + ((image * groups + group) * channels + channel) * plane;
+      for (int64_t k = 0; k < some * plane; ++k) to[k] = T(0);
       Product<T> product{some * size, 0, outputs, weights + group * outputs * depth + channel * size, 1, depth,
                          gradients.data + image * gradients.step_image + group * outputs * gradients.step_output, gradients.step_output,
                          gradients.step_window, static_cast<T*>(buffer.get()), 0, 1};
@@ -241,7 +241,7 @@ struct ImageGradientKernel {
         if (SITU_LIKELY(buffer.get() != nullptr)) {
           product.c_i = product.n;
           multiply(product, 0, product.m, 0, product.n);
-          dispatch<ScatterBody<T, C>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
+          dispatch<ScatterBody<T>>(&windows, to, const_cast<T const*>(product.c), product.n, int64_t{0}, product.m, row, end);
         } else {
           without_memory(product, to, row, end);
         }
@@ -252,7 +252,7 @@ struct ImageGradientKernel {
 
  private:
   /// One row of the matrix at a time, as many windows as the stack holds.
-  SITU_NOINLINE void without_memory(Product<T> product, C* to, int64_t first_row, int64_t last_row) const {
+  SITU_NOINLINE void without_memory(Product<T> product, T* to, int64_t first_row, int64_t last_row) const {
     for (int64_t row = first_row; row < last_row; ++row) {
       for (int64_t k = 0; k < product.m; ++k) {
         int64_t const kx = k % windows.x.kernel, ky = k / windows.x.kernel % windows.y.kernel, channel = k / windows.x.kernel / windows.y.kernel;
@@ -261,9 +261,9 @@ struct ImageGradientKernel {
         for (int64_t j = 0; j < windows.x.windows; ++j) {
           int64_t const at = windows.x.start(j) + kx * windows.x.dilation;
           if (at < 0 || at >= windows.x.extent) continue;
-          C sum = C(0);
+          T sum = T(0);
           T const* g = product.b + ((row - first_row) * windows.x.windows + j) * product.b_j;
-          for (int64_t o = 0; o < product.k; ++o) sum += static_cast<C>(product.a[k + o * product.a_k]) * static_cast<C>(g[o * product.b_k]);
+          for (int64_t o = 0; o < product.k; ++o) sum += product.a[k + o * product.a_k] * g[o * product.b_k];
           to[(channel * windows.y.extent + line) * windows.x.extent + at] += sum;
         }
       }
@@ -290,28 +290,26 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   kernel.pixels.is_matrix = probe.is_pointwise();
   kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    if (plan.channels == 1 && plan.outputs == 1) {
-      int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
-      auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
-      cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
-      device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
-      return result;
-    }
-    if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
-      Windows const& w = plan.windows;
-      int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
-      int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
-      if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
-      if (parts > plan.images) parts = plan.images;
-      auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
-      int64_t const work = plan.images / parts * one;
-      if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
-      cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
-                                          plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
-      device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
-      return result;
-    }
+  if (plan.channels == 1 && plan.outputs == 1) {
+    int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
+    auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
+    cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
+    device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+    return result;
+  }
+  if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
+    Windows const& w = plan.windows;
+    int64_t const one = plan.outputs * plan.channels * w.y.kernel * w.x.kernel * w.outputs();
+    int64_t parts = one < (1 << 21) ? plan.images * one / (1 << 21) + 1 : plan.images;  // the same for any number of threads, and worth adding up
+    if (groups * parts > 32) parts = groups < 32 ? 32 / groups : 1;
+    if (parts > plan.images) parts = plan.images;
+    auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+    int64_t const work = plan.images / parts * one;
+    if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
+    cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
+                                        plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
+    device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+    return result;
   }
   int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
   // The cut does not depend on the number of threads: about 32 items, of which each is worth packing for.
@@ -331,33 +329,31 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   return result;
 }
 
-/// The gradient of the images, contiguous. 16-bit floats are summed in float. The weights are contiguous.
+/// The gradient of the images, contiguous. The weights are contiguous.
 template <class D, class T>
-auto image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
-  using C = product_t<T>;
+Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape const& shape, Tensor<T, D> const& g, Tensor<T, D> const& w, int64_t groups) {
   Layout const& from = g.layout();
   int const at = from.rank() - 3;
   T const* const weights = w.data();
-  auto result = Tensor<C, D>::uninitialized(shape, "conv2d");
-  if constexpr (std::is_same_v<T, compute_t<T>>) {  // each channel by its kernel turned around, where no pixel is passed over
-    auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
-    cpu::Convolution<T> c{};
-    c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
-    bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
-    c.step_image = at == 1 ? from.strides[0] : 0;
-    c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
-    bool const alone = plan.channels == 1 && plan.outputs == 1;
-    if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
-      Shape const& s = w.shape();
-      Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
-      Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
-      c.weights = kernels.data(), c.bias = nullptr;
-      cpu::run_convolution<D>(c, plan.images);
-      return result;
-    }
+  auto result = Tensor<T, D>::uninitialized(shape, "conv2d");
+  // each channel by its kernel turned around, where no pixel is passed over
+  auto const turned = [](WindowAxis const& a) { return WindowAxis{a.windows, a.extent, a.kernel, 1, (a.kernel - 1) * a.dilation - a.padding, a.dilation}; };
+  cpu::Convolution<T> c{};
+  c.pixels = {{turned(plan.windows.y), turned(plan.windows.x)}, g.data(), g.data() + from.extent().last + 1, from.strides[at], from.strides[at + 1], from.strides[at + 2]};
+  bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
+  c.step_image = at == 1 ? from.strides[0] : 0;
+  c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
+  bool const alone = plan.channels == 1 && plan.outputs == 1;
+  if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+    Shape const& s = w.shape();
+    Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
+    Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
+    c.weights = kernels.data(), c.bias = nullptr;
+    cpu::run_convolution<D>(c, plan.images);
+    return result;
   }
-  cpu::ImageGradientKernel<T, C> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
-                                        plan.outputs, 0, 0, 0, result.data()};
+  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+                                     plan.outputs, 0, 0, 0, result.data()};
   int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
   // A block of the matrix fits the second cache; enough items for many threads.
   kernel.block = size < 512 ? 512 / size : 1;
