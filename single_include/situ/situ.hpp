@@ -282,6 +282,10 @@ template <class Index>
 struct one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices {};
 template <class Written>
 struct a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad {};
+template <class X>
+struct backward_takes_a_gradient__and_retain_graph {};
+template <class X>
+struct grad_takes_inputs_in_braces__then_a_gradient__and_retain_graph_or_create_graph {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
 template <class Number>
@@ -45069,6 +45073,10 @@ class Variable {
   }
   void backward(Tensor<T, D> const& seed) const { start_backward(seed, false); }  // also in braces
   void backward(Tensor<T, D> const& seed, retain_graph_t) const { start_backward(seed, true); }
+  template <number X, class Error = error::backward_takes_a_gradient__and_retain_graph<X>>
+  void backward(X) const = delete;
+  template <class E, number X, class Error = error::backward_takes_a_gradient__and_retain_graph<X>>
+  void backward(E const&, X) const = delete;
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
   /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.
@@ -49379,6 +49387,9 @@ std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> co
   auto const y = detail::recorded(output);
   return detail::grad_row_recorded(y, detail::checked_seed(y, seed), inputs);
 }
+template <class E, class T, class D, class X, class Error = error::grad_takes_inputs_in_braces__then_a_gradient__and_retain_graph_or_create_graph<X>>
+  requires(differentiable<E> && (number<X> || differentiable<X>))
+void grad(E const&, Variable<T, D> const&, X const&, auto const&...) = delete;
 
 namespace detail {
 

@@ -294,6 +294,9 @@ std::vector<Variable<T, D>> grad(E const& output, std::vector<Variable<T, D>> co
   auto const y = detail::recorded(output);
   return detail::grad_row_recorded(y, detail::checked_seed(y, seed), inputs);
 }
+template <class E, class T, class D, class X, class Error = error::grad_takes_inputs_in_braces__then_a_gradient__and_retain_graph_or_create_graph<X>>
+  requires(differentiable<E> && (number<X> || differentiable<X>))
+void grad(E const&, Variable<T, D> const&, X const&, auto const&...) = delete;
 
 namespace detail {
 

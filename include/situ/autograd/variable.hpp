@@ -226,6 +226,10 @@ class Variable {
   }
   void backward(Tensor<T, D> const& seed) const { start_backward(seed, false); }  // also in braces
   void backward(Tensor<T, D> const& seed, retain_graph_t) const { start_backward(seed, true); }
+  template <number X, class Error = error::backward_takes_a_gradient__and_retain_graph<X>>
+  void backward(X) const = delete;
+  template <class E, number X, class Error = error::backward_takes_a_gradient__and_retain_graph<X>>
+  void backward(E const&, X) const = delete;
 
   /// Calls f(gradient) when this Variable's gradient is known, before it is passed on; what f returns, if anything, replaces it.
   /// Gives a number for remove_hook, which f may call. In a backward() f may call another backward(); in a grad() it may start none.

@@ -124,6 +124,10 @@ template <class Index>
 struct one_index_is_an_integer__masked_select_takes_a_mask_and_index_select_a_tensor_of_indices {};
 template <class Written>
 struct a_Variable_is_written_by_its_parts_as_in_y_of_1__or_as_a_value_in_a_no_grad {};
+template <class X>
+struct backward_takes_a_gradient__and_retain_graph {};
+template <class X>
+struct grad_takes_inputs_in_braces__then_a_gradient__and_retain_graph_or_create_graph {};
 template <class Number>
 struct a_shape_stands_in_braces__as_in_zeros_of_braces_2_3 {};
 template <class Number>
