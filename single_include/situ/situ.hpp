@@ -14287,12 +14287,33 @@ SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
   return select(x > b, b, x);
 }
 
-/// What is to be scaled by a power of two, where powers from the bound down vanish. With AVX-512 `scale` gives 0 for them, whatever it is to scale.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> above_vanishing(pack<T, N, Isa> const& x, T bound) {
-  if constexpr (has_avx512<T, N, Isa>) return x;
-  else return at_least(x, bound);
+#if SITU_MATH_X86_ASM
+// With AVX-512: only some lanes, as zeros elsewhere, of which nothing that is made of infinities or of what is far away sees the light.
+template <int N>
+using lanes_in_mask = std::conditional_t<N == 16, uint16_t, uint8_t>;
+/// The lanes that are not below the bound; those with NaN are among them.
+template <int N, class Isa>
+SITU_INLINE lanes_in_mask<N> lanes_from(pack<float, N, Isa> const& x, float bound) {
+  auto const xv = x.v, b = pack<float, N, Isa>(bound).v;
+  lanes_in_mask<N> result;
+  __asm__("vcmpps {$21, %2, %1, %0|%0, %1, %2, 21}" : "=Yk"(result) : "v"(xv), "v"(b));
+  return result;
 }
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> at_most_in(lanes_in_mask<N> lanes, pack<float, N, Isa> const& x, float bound) {
+  auto r = x.v;
+  auto const b = pack<float, N, Isa>(bound).v;
+  __asm__("vminps {%0, %1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1, %0}" : "+v"(r) : "v"(b), "Yk"(lanes));
+  return pack<float, N, Isa>(r);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> scale_in(lanes_in_mask<N> lanes, pack<float, N, Isa> const& x, pack<float, N, Isa> const& n) {
+  auto r = x.v;
+  auto const nv = n.v;
+  __asm__("vscalefps {%1, %0, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %0, %1}" : "+v"(r) : "v"(nv), "Yk"(lanes));
+  return pack<float, N, Isa>(r);
+}
+#endif
 
 /// The rest of a kernel never shares its registers with a call: lanes go through memory, in a function of their own.
 template <class F, class T, int N>
@@ -15168,7 +15189,7 @@ SITU_INLINE reduced_exp<pack<float, N, Isa>> reduce_exp(pack<float, N, Isa> cons
   P const magic(round_magic<float> + 127.0f);
   P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
   P const n = keep_order(shifted - magic);
-  return {keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f), n, shifted};
+  return {multiply_add(n, P(2.12194440e-4f), keep_order(multiply_add(n, P(-0.693359375f), x))), n, shifted};
 }
 
 /// The parts of exp(x): t = r + r² q(r). The polynomial errs by 2^-28.
@@ -15247,8 +15268,9 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    auto const [r, n, shifted] = detail::reduce_exp(detail::at_most(x, 89.0f));
-    return detail::scale(detail::horner(r, 0.00138143916f, 0.00836881157f, 0.0416683964f, 0.166665196f, 0.49999994f, 1.0f, 1.0f), n);
+    auto const wanted = detail::lanes_from(x, -104.0f);  // those below give 0, and are not computed
+    auto const [r, n, shifted] = detail::reduce_exp(detail::at_most_in(wanted, x, 89.0f));
+    return detail::scale_in(wanted, detail::horner(r, 0.00138143916f, 0.00836881157f, 0.0416683964f, 0.166665196f, 0.49999994f, 1.0f, 1.0f), n);
   } else {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
@@ -15267,7 +15289,7 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp2(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const y = detail::above_vanishing(detail::at_most(x, 129.0f), -180.0f);
+  P const y = detail::at_least(detail::at_most(x, 129.0f), -180.0f);
   P const n = detail::round_small(y);
   P const r = y - n;
   P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
@@ -15293,7 +15315,7 @@ SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::above_vanishing(detail::at_most(x, 710.0), -790.0));
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -790.0));
   return detail::scale(P(1.0) + t, n);
 }
 
@@ -15301,7 +15323,7 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const y = detail::above_vanishing(detail::at_most(x, 1025.0), -1140.0);
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1140.0);
   P const n = detail::round_small(y);
   P const r = (y - n) * P(0.6931471805599453);
   return detail::scale(P(1.0) + detail::exp_rest(r, r), n);
@@ -47017,10 +47039,11 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
-/// there are so many sums that it is better done afterwards, unless their terms would be rounded first (`narrow`). No matter how many threads there are.
+/// there are so many sums that it is better done afterwards, unless many terms would be rounded first (`narrow`). No matter how many threads there are.
 inline int64_t sum_groups(int64_t whole, int64_t sums, bool narrow) {
   constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
-  if (!narrow && sums * 4 > whole) return 0;
+  if (whole == 0) return 0;
+  if (sums * 4 > whole) return !narrow ? 0 : whole < (1 << 18) ? 1 : 4;
   int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
   return groups < 1 ? 1 : groups < most ? groups : most;
 }
@@ -48036,8 +48059,9 @@ struct FormulaPass {
       for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
         if (!flow.wants(to_node) || same_shape(to_node->shape, whole.shape)) continue;
-        sums += product(to_node->shape);
-        narrow = narrow || formula.functions[j]->size == 2;
+        int64_t const own = product(to_node->shape);
+        sums += own;
+        narrow = narrow || (formula.functions[j]->size == 2 && own * 4 <= whole.size());
       }
       if (sums > 0) groups = sum_groups(whole.size(), sums, narrow);
     }
@@ -48683,6 +48707,12 @@ inline int64_t reduced_count(Shape const& whole, unsigned axes) {
 
 // The gradients: seeds of record_on. twice() says the same of Lanes, for second derivatives.
 
+/// Elements of T as they are computed with.
+template <class T, class E>
+auto as_computed(E const& e) {
+  if constexpr (std::is_same_v<value_of<E>, compute_t<T>>) return e;
+  else return cast<compute_t<T>>(e);
+}
 /// What was computed in compute_t<T>, as elements of T.
 template <class T, class E>
 auto as_elements(E const& e) {
@@ -48857,8 +48887,8 @@ struct stddev_gradient : var_gradient<T> {
   Saved<T, D> y;
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    auto const& deviation = y.tensor();
-    Tensor<T, D> const scale(where(deviation == 0, 0, g / deviation * (0.5 * this->factor())));
+    auto const deviation = as_computed<T>(y.tensor());
+    Tensor<compute_t<T>, D> const scale(where(deviation == 0, 0, as_computed<T>(g) / deviation * (0.5 * this->factor())));
     return as_elements<T>(this->deviation_of(x) * this->over(scale));
   }
   template <class L>
@@ -48894,8 +48924,8 @@ struct euclid_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    auto const& size = y.tensor();
-    return x * over(Tensor<T, D>(where(size == 0, 0, g / size)));
+    auto const size = as_computed<T>(y.tensor());
+    return as_elements<T>(x * over(Tensor<compute_t<T>, D>(where(size == 0, 0, as_computed<T>(g) / size))));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& size) const {
@@ -48912,9 +48942,9 @@ struct p_norm_gradient : ReducedAxes {
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
     using C = compute_t<T>;
-    auto const& size = y.tensor();
-    Tensor<T, D> const scale(where(size == 0, 0, g * pow(size, 1 - p)));
-    return make_map(functions::norm_slope{}, x, Constant<T>{static_cast<C>(p)}) * over(scale);
+    auto const size = as_computed<T>(y.tensor());
+    Tensor<C, D> const scale(where(size == 0, 0, as_computed<T>(g) * pow(size, 1 - p)));
+    return as_elements<T>(make_map(functions::norm_slope{}, x, Constant<T>{static_cast<C>(p)}) * over(scale));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& size) const {
@@ -51913,7 +51943,8 @@ using recorded_convolution_options = recorded_conv2d_options<convolved_t<X, W>, 
 /// The convolution of images with weights, one of which records; see ops/conv2d.hpp.
 ///
 /// Gradient  two products with the matrix of pixels, which is gathered while it is packed, and a sum for the bias. The same from run to
-///           run and for any number of threads. On Cuda by cuBLAS. Differentiable any number of times: gradients of gradients are such again.
+///           run and for any number of threads. 16-bit floats are widened to float for it, and its sums rounded once. On Cuda by cuBLAS, which
+///           rounds them before those of several images, and of several windows, are added up. Differentiable any number of times: gradients of gradients are such again.
 template <class X, class W>
   requires(detail::recorded_operands<X, W> && floating<detail::convolved_t<X, W>>)
 auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W> const& options = {}) {

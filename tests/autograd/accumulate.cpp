@@ -146,3 +146,15 @@ TEST_CASE_TEMPLATE("sums of 16-bit gradients keep what a term alone would lose, 
     for (float const sum : b.grad().template to<float>().to_vector()) CHECK((sum == 2 || sum == static_cast<float>(static_cast<T>(2 + 10 * u))));
   }
 }
+
+TEST_CASE_TEMPLATE("Variables that were broadcast to no elements have gradients of 0", T, float, double, float16, bfloat16) {
+  for (int64_t columns : {1, 37, 5000}) {
+    { Tensor<T> const before = full<T>({columns}, 3); }
+    Variable<T> w(ones<T>({columns})), b(ones<T>({1, columns}));
+    Variable<T> loss = sum(zeros<T>({0, columns}) * w + b);
+    loss.backward();
+    CHECK(count_nonzero(w.grad()).item() == 0);
+    CHECK(count_nonzero(b.grad()).item() == 0);
+    CHECK(count_nonzero(grad(Variable<T>(sum(zeros<T>({0, columns}) * w)), w)).item() == 0);
+  }
+}

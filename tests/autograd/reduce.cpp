@@ -128,6 +128,12 @@ TEST_CASE("what gradients of 16-bit floats divide by is not rounded to 16 bits")
   sum(stddev(x)).backward();
   CHECK(x.grad().to<float>().to_vector()[0] == doctest::Approx(-0.387298).epsilon(0.01));
   CHECK(x.grad().to<float>().to_vector()[1] == doctest::Approx(-0.129099).epsilon(0.01));
+  Variable wide{Tensor<float16>(cast<float16>(arange<float>(1, 1001) * 60 * where(arange<float>(0, 1000) % 2 == 0, 1.0f, -1.0f)))};
+  sum(stddev(wide)).backward();  // 1 / (999 y) is less than half of the smallest number
+  CHECK(static_cast<float>(wide.grad().item(999)) == doctest::Approx(-0.001733).epsilon(0.01));
+  Variable large{Tensor<float16>(full<float16>({4}, 8000))};
+  norm(large, {.p = 3}).backward();  // y² is no number of float16, nor is its reciprocal
+  CHECK(static_cast<float>(large.grad().item(2)) == doctest::Approx(std::pow(4.0, -2.0 / 3)).epsilon(0.01));
   Variable many{full<float16>({70000}, 2)};  // more than float16 can count
   max(many).backward();
   CHECK(static_cast<float>(many.grad().item(69999)) == static_cast<float>(static_cast<float16>(1 / 70000.0f)));

@@ -189,7 +189,8 @@ using recorded_convolution_options = recorded_conv2d_options<convolved_t<X, W>, 
 /// The convolution of images with weights, one of which records; see ops/conv2d.hpp.
 ///
 /// Gradient  two products with the matrix of pixels, which is gathered while it is packed, and a sum for the bias. The same from run to
-///           run and for any number of threads. On Cuda by cuBLAS. Differentiable any number of times: gradients of gradients are such again.
+///           run and for any number of threads. 16-bit floats are widened to float for it, and its sums rounded once. On Cuda by cuBLAS, which
+///           rounds them before those of several images, and of several windows, are added up. Differentiable any number of times: gradients of gradients are such again.
 template <class X, class W>
   requires(detail::recorded_operands<X, W> && floating<detail::convolved_t<X, W>>)
 auto conv2d(X const& x_, W const& w_, detail::recorded_convolution_options<X, W> const& options = {}) {

@@ -135,8 +135,9 @@ struct FormulaPass {
       for (int j = 0; j < formula.slot_count; ++j) {
         Node const* const to_node = formula.edges[j];
         if (!flow.wants(to_node) || same_shape(to_node->shape, whole.shape)) continue;
-        sums += product(to_node->shape);
-        narrow = narrow || formula.functions[j]->size == 2;
+        int64_t const own = product(to_node->shape);
+        sums += own;
+        narrow = narrow || (formula.functions[j]->size == 2 && own * 4 <= whole.size());
       }
       if (sums > 0) groups = sum_groups(whole.size(), sums, narrow);
     }

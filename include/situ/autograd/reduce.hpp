@@ -60,6 +60,12 @@ inline int64_t reduced_count(Shape const& whole, unsigned axes) {
 
 // The gradients: seeds of record_on. twice() says the same of Lanes, for second derivatives.
 
+/// Elements of T as they are computed with.
+template <class T, class E>
+auto as_computed(E const& e) {
+  if constexpr (std::is_same_v<value_of<E>, compute_t<T>>) return e;
+  else return cast<compute_t<T>>(e);
+}
 /// What was computed in compute_t<T>, as elements of T.
 template <class T, class E>
 auto as_elements(E const& e) {
@@ -234,8 +240,8 @@ struct stddev_gradient : var_gradient<T> {
   Saved<T, D> y;
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    auto const& deviation = y.tensor();
-    Tensor<T, D> const scale(where(deviation == 0, 0, g / deviation * (0.5 * this->factor())));
+    auto const deviation = as_computed<T>(y.tensor());
+    Tensor<compute_t<T>, D> const scale(where(deviation == 0, 0, as_computed<T>(g) / deviation * (0.5 * this->factor())));
     return as_elements<T>(this->deviation_of(x) * this->over(scale));
   }
   template <class L>
@@ -271,8 +277,8 @@ struct euclid_gradient : ReducedAxes {
   Saved<T, D> y;
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
-    auto const& size = y.tensor();
-    return x * over(Tensor<T, D>(where(size == 0, 0, g / size)));
+    auto const size = as_computed<T>(y.tensor());
+    return as_elements<T>(x * over(Tensor<compute_t<T>, D>(where(size == 0, 0, as_computed<T>(g) / size))));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& size) const {
@@ -289,9 +295,9 @@ struct p_norm_gradient : ReducedAxes {
   template <class G, class X>
   auto operator()(G const& g, X const& x) const {
     using C = compute_t<T>;
-    auto const& size = y.tensor();
-    Tensor<T, D> const scale(where(size == 0, 0, g * pow(size, 1 - p)));
-    return make_map(functions::norm_slope{}, x, Constant<T>{static_cast<C>(p)}) * over(scale);
+    auto const size = as_computed<T>(y.tensor());
+    Tensor<C, D> const scale(where(size == 0, 0, as_computed<T>(g) * pow(size, 1 - p)));
+    return as_elements<T>(make_map(functions::norm_slope{}, x, Constant<T>{static_cast<C>(p)}) * over(scale));
   }
   template <class L>
   L twice(L const& g, L const& x, L const& size) const {

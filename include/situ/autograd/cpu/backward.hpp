@@ -12,10 +12,11 @@ namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// In how many groups the CPU sums the gradients of a Variable that was broadcast to `whole` elements, while it computes them; 0 where
-/// there are so many sums that it is better done afterwards, unless their terms would be rounded first (`narrow`). No matter how many threads there are.
+/// there are so many sums that it is better done afterwards, unless many terms would be rounded first (`narrow`). No matter how many threads there are.
 inline int64_t sum_groups(int64_t whole, int64_t sums, bool narrow) {
   constexpr int64_t fewest = 1 << 14, most = 64;  // elements of a group, groups
-  if (!narrow && sums * 4 > whole) return 0;
+  if (whole == 0) return 0;
+  if (sums * 4 > whole) return !narrow ? 0 : whole < (1 << 18) ? 1 : 4;
   int64_t groups = whole / (sums * 4 > fewest ? sums * 4 : fewest);
   return groups < 1 ? 1 : groups < most ? groups : most;
 }

@@ -455,12 +455,33 @@ SITU_INLINE pack<T, N, Isa> at_most(pack<T, N, Isa> const& x, T bound) {
   return select(x > b, b, x);
 }
 
-/// What is to be scaled by a power of two, where powers from the bound down vanish. With AVX-512 `scale` gives 0 for them, whatever it is to scale.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> above_vanishing(pack<T, N, Isa> const& x, T bound) {
-  if constexpr (has_avx512<T, N, Isa>) return x;
-  else return at_least(x, bound);
+#if SITU_MATH_X86_ASM
+// With AVX-512: only some lanes, as zeros elsewhere, of which nothing that is made of infinities or of what is far away sees the light.
+template <int N>
+using lanes_in_mask = std::conditional_t<N == 16, uint16_t, uint8_t>;
+/// The lanes that are not below the bound; those with NaN are among them.
+template <int N, class Isa>
+SITU_INLINE lanes_in_mask<N> lanes_from(pack<float, N, Isa> const& x, float bound) {
+  auto const xv = x.v, b = pack<float, N, Isa>(bound).v;
+  lanes_in_mask<N> result;
+  __asm__("vcmpps {$21, %2, %1, %0|%0, %1, %2, 21}" : "=Yk"(result) : "v"(xv), "v"(b));
+  return result;
 }
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> at_most_in(lanes_in_mask<N> lanes, pack<float, N, Isa> const& x, float bound) {
+  auto r = x.v;
+  auto const b = pack<float, N, Isa>(bound).v;
+  __asm__("vminps {%0, %1, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %1, %0}" : "+v"(r) : "v"(b), "Yk"(lanes));
+  return pack<float, N, Isa>(r);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> scale_in(lanes_in_mask<N> lanes, pack<float, N, Isa> const& x, pack<float, N, Isa> const& n) {
+  auto r = x.v;
+  auto const nv = n.v;
+  __asm__("vscalefps {%1, %0, %0%{%2%}%{z%}|%0%{%2%}%{z%}, %0, %1}" : "+v"(r) : "v"(nv), "Yk"(lanes));
+  return pack<float, N, Isa>(r);
+}
+#endif
 
 /// The rest of a kernel never shares its registers with a call: lanes go through memory, in a function of their own.
 template <class F, class T, int N>

@@ -74,7 +74,7 @@ SITU_INLINE reduced_exp<pack<float, N, Isa>> reduce_exp(pack<float, N, Isa> cons
   P const magic(round_magic<float> + 127.0f);
   P const shifted = keep_order(multiply_add(x, P(1.44269504f), magic));
   P const n = keep_order(shifted - magic);
-  return {keep_order(multiply_add(n, P(-0.693359375f), x)) - n * P(-2.12194440e-4f), n, shifted};
+  return {multiply_add(n, P(2.12194440e-4f), keep_order(multiply_add(n, P(-0.693359375f), x))), n, shifted};
 }
 
 /// The parts of exp(x): t = r + r² q(r). The polynomial errs by 2^-28.
@@ -153,8 +153,9 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
   if constexpr (detail::has_avx512<float, N, Isa>) {
-    auto const [r, n, shifted] = detail::reduce_exp(detail::at_most(x, 89.0f));
-    return detail::scale(detail::horner(r, 0.00138143916f, 0.00836881157f, 0.0416683964f, 0.166665196f, 0.49999994f, 1.0f, 1.0f), n);
+    auto const wanted = detail::lanes_from(x, -104.0f);  // those below give 0, and are not computed
+    auto const [r, n, shifted] = detail::reduce_exp(detail::at_most_in(wanted, x, 89.0f));
+    return detail::scale_in(wanted, detail::horner(r, 0.00138143916f, 0.00836881157f, 0.0416683964f, 0.166665196f, 0.49999994f, 1.0f, 1.0f), n);
   } else {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
@@ -173,7 +174,7 @@ SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp2(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const y = detail::above_vanishing(detail::at_most(x, 129.0f), -180.0f);
+  P const y = detail::at_least(detail::at_most(x, 129.0f), -180.0f);
   P const n = detail::round_small(y);
   P const r = y - n;
   P const q = detail::horner(r, 0.000154698646f, 0.00134101545f, 0.00961802993f, 0.0555029698f, 0.240226507f,
@@ -199,7 +200,7 @@ SITU_INLINE pack<float, N, Isa> expm1(pack<float, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  auto const [t, n] = detail::split_exp(detail::above_vanishing(detail::at_most(x, 710.0), -790.0));
+  auto const [t, n] = detail::split_exp(detail::at_least(detail::at_most(x, 710.0), -790.0));
   return detail::scale(P(1.0) + t, n);
 }
 
@@ -207,7 +208,7 @@ SITU_INLINE pack<double, N, Isa> exp(pack<double, N, Isa> const& x) {
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> exp2(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
-  P const y = detail::above_vanishing(detail::at_most(x, 1025.0), -1140.0);
+  P const y = detail::at_least(detail::at_most(x, 1025.0), -1140.0);
   P const n = detail::round_small(y);
   P const r = (y - n) * P(0.6931471805599453);
   return detail::scale(P(1.0) + detail::exp_rest(r, r), n);
