@@ -15267,11 +15267,14 @@ SITU_INLINE exp_twice<pack<double, N, Isa>> split_exp_twice(pack<double, N, Isa>
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> exp(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
+#if SITU_MATH_X86_ASM
   if constexpr (detail::has_avx512<float, N, Isa>) {
     auto const wanted = detail::lanes_from(x, -104.0f);  // those below give 0, and are not computed
     auto const [r, n, shifted] = detail::reduce_exp(detail::at_most_in(wanted, x, 89.0f));
     return detail::scale_in(wanted, detail::horner(r, 0.00138143916f, 0.00836881157f, 0.0416683964f, 0.166665196f, 0.49999994f, 1.0f, 1.0f), n);
-  } else {
+  } else
+#endif
+  {
     bool const special = detail::any_negative(P(87.0f * 87.0f) - x * x);  // beyond 87, 2^n may be no normal number
     P c = x;
     if (SITU_UNLIKELY(special)) c = detail::at_least(detail::at_most(x, 89.0f), -125.0f);
