@@ -1,4 +1,4 @@
-// error: situ: bitwise operators take integer and bool tensors; cast<int32_t>(x) makes one
+// error: situ: bitwise operators take integer and bool tensors
 // in-header
 #include <situ/tensor.hpp>
 
