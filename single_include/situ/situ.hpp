@@ -25942,15 +25942,20 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
-/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
-/// a sum, which does not, gains nothing.
+/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on: what is near into the second cache, as far as AVX-512 goes. Inputs beyond
+/// all caches come a tenth sooner where a loop checks them; a sum, which does not, gains nothing.
 template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
   if (Isa::bytes < 32 || run.ahead == 0) return;
+  bool const near = Isa::bytes == 64 && run.ahead < 1024;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
     char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
-    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
+    if (near) {
+      for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+    } else {
+      for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 3);
+    }
   }
 }
 
@@ -26534,11 +26539,16 @@ struct ReduceSpace {
   }
 };
 
-/// How many bytes ahead reductions ask for inputs beyond all caches. More than a few lines cost loops of AVX-512 up to twice the time where a part of the
-/// input is in the last cache, and gain nothing beyond it. With AVX2 one thread loses by more than 512 while others use the memory, and several gain by it
-/// (all measured).
+/// How many bytes ahead reductions ask for inputs beyond all caches (all measured). AVX-512: a page, where one thread gains 5 % and two up to 25 % on an
+/// Intel processor, and lose 15 % by a few lines; AMD's lose up to half by more than a few lines where a part of the input is in the last cache, and gain
+/// nothing beyond it. With AVX2 one thread loses by more than 512 while others use the memory, and several gain by it.
 inline namespace SITU_ABI_THREADS {
-inline short asked_ahead() { return current_instruction_set() == instruction_set::avx512 ? 256 : num_threads() > 1 ? 2048 : 512; }
+inline short asked_ahead() {
+#if SITU_X86
+  if (current_instruction_set() == instruction_set::avx512) return __builtin_cpu_is("amd") ? 256 : 4096;
+#endif
+  return num_threads() > 1 ? 2048 : 512;
+}
 }  // namespace SITU_ABI_THREADS
 
 /// Where in memory output number `output` of a reordered space lies.
@@ -39357,7 +39367,8 @@ void bernoulli(E const&, Args const&...) = delete;
 ///
 /// Lines that are dense in memory are scanned one by one, or a few together; where they lie side by side, and where they are short, a strip of
 /// them at once. Several threads take the parts of long lines in turns: the total of a part, which lets the next part begin, then the part itself,
-/// from a cache. A thread that finds all before its part added up scans it at once, while the others add up what comes next.
+/// from a cache, while the thread's next part is asked for: memory reads that while it writes this one (three quarters of the time with two threads). A
+/// thread that finds all before its part added up scans it at once, while the others add up what comes next.
 
 #include <sched.h>
 
@@ -39671,7 +39682,8 @@ struct ScanBody {
   /// Scans `Joined` packs from index i on, without what stands in front of them; gives the first one.
   template <class Isa, int N, int Joined>
   SITU_INLINE static auto scan_group(Tree const& tree, Run<Operands> const& run, int64_t i, L* scans, int flags) {
-    if (flags & 4) ask_for<Joined * N, Isa::bytes == 64 ? 3 : 0>(run, i + ahead<N>);
+    if (flags >= 8) ask_for<Joined * N, 2>(run, i + (flags >> 3));
+    else if (flags & 4) ask_for<Joined * N, Isa::bytes == 64 ? 3 : 0>(run, i + ahead<N>);
     auto const y = scanned<S>(value<L, Isa, N>(tree, run, i));
     y.store(scans);
     if constexpr (Joined == 2) S::combine(lanes_from(y, y, numbers_of_last<N>), scanned<S>(value<L, Isa, N>(tree, run, i + N))).store(scans + N);
@@ -39911,6 +39923,7 @@ struct ScanKernel {
   P program;
   ScanPlan plan{};
   A* bases = nullptr;      ///< where threads share lines: those of the first part, then of the next one
+  int64_t next_part = 0;     ///< how many elements on a thread's next part begins, if all threads take turns
   int64_t* taken = nullptr;  ///< how many parts are taken; then for each part whether the base of the next one is there
 
   explicit ScanKernel(P const& p) : program(p) {}
@@ -40012,10 +40025,11 @@ struct ScanKernel {
     Out* held;
     unsigned char* scratch;
     bool writes;
+    int64_t next = 0;  ///< next_part while the part at hand is read from a cache
   };
 
   /// What the pack code is told: 1 to write, 2 to do so past the caches. Besides, 4: of lines, to ask for what comes next; of strips, that there
-  /// is but one base.
+  /// is but one base. Of lines, from 8 on: to ask for what comes so many eighths elements on instead.
   int flags(Work const& work, void const* to) const {
     if (!work.writes) return 0;
     return plan.stream && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 ? 3 : 1;
@@ -40143,8 +40157,12 @@ struct ScanKernel {
     is_known(-1);
     start_bases(work, lines);
     for (int64_t k = 0; part > 0 && k < lines.count; ++k) work.bases[k] = mine[k];
-    if (!at_once) tell_next();
+    if (!at_once) {
+      tell_next();
+      work.next = next_part;
+    }
     scan_part(work, lines, part);
+    work.next = 0;
     if (at_once) tell_next();
   }
 
@@ -40206,7 +40224,7 @@ struct ScanKernel {
         bind(work, run, place, along, k - boxed, count);
         run.data[0] = out;
         int64_t const bytes[operands] = {};
-        int const told = (out_stride == 1 ? flags(work, out) : flags(work, out) & 1) | (plan.stream && !boxes ? 4 : 0);
+        int const told = (out_stride == 1 ? flags(work, out) : flags(work, out) & 1) | (plan.stream && !boxes ? 4 | static_cast<int>(8 * work.next) : 0);
         dispatch<typename Body::Line>(&program.tree, const_cast<Run<operands> const*>(&run), int64_t{1}, static_cast<int64_t const*>(bytes), work.bases[k], &work.chains[k], told);
         if (out_stride != 1 && !side_by_side && work.writes) movers.move({to, 0, out_stride, out, 0, 1, 1, count});
       }
@@ -40272,6 +40290,7 @@ void launch_scan(cpu_kernels, P const& program) {
   Temporary<D> const bases(static_cast<std::size_t>(program.lines * plan.parts) * sizeof(A)), taken(static_cast<std::size_t>(units + 1) * sizeof(int64_t));
   kernel.bases = static_cast<A*>(bases.get());
   kernel.taken = static_cast<int64_t*>(taken.get());
+  kernel.next_part = (num_threads() < 64 ? num_threads() : 64) * plan.part_length;
   for (int64_t k = 0; k <= units; ++k) kernel.taken[k] = 0;
   device_traits<D>::launch(kernel, units, grain / unit + 1);
 }

@@ -209,15 +209,20 @@ struct RowsByPacks {
 template <class Tree>
 inline constexpr bool is_light_to_reduce = operation_count<Tree> <= 3 && cost_of<Tree>.all() <= 24;
 
-/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on. Inputs beyond all caches come a tenth sooner where a loop checks them;
-/// a sum, which does not, gains nothing.
+/// Asks for what lies `run.ahead` bytes behind `count` elements from number i on: what is near into the second cache, as far as AVX-512 goes. Inputs beyond
+/// all caches come a tenth sooner where a loop checks them; a sum, which does not, gains nothing.
 template <class Isa, class Tree, int64_t count, int Operands>
 SITU_INLINE void ask_ahead(Run<Operands> const& run, int64_t i) {
   if (Isa::bytes < 32 || run.ahead == 0) return;
+  bool const near = Isa::bytes == 64 && run.ahead < 1024;
   for (int o = 1; o < Operands; ++o) {
     int const size = ElementwiseBody<Tree, typename Tree::value_type, Operands>::element_size(o);
     char const* const ahead = static_cast<char const*>(run.data[o]) + (i & run.mask[o]) * size + run.ahead;
-    for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, Isa::bytes == 64 ? 2 : 3);
+    if (near) {
+      for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 2);
+    } else {
+      for (int64_t byte = 0; byte < count * size; byte += 64) __builtin_prefetch(ahead + byte, 0, 3);
+    }
   }
 }
 

@@ -212,7 +212,8 @@ struct ScanBody {
   /// Scans `Joined` packs from index i on, without what stands in front of them; gives the first one.
   template <class Isa, int N, int Joined>
   SITU_INLINE static auto scan_group(Tree const& tree, Run<Operands> const& run, int64_t i, L* scans, int flags) {
-    if (flags & 4) ask_for<Joined * N, Isa::bytes == 64 ? 3 : 0>(run, i + ahead<N>);
+    if (flags >= 8) ask_for<Joined * N, 2>(run, i + (flags >> 3));
+    else if (flags & 4) ask_for<Joined * N, Isa::bytes == 64 ? 3 : 0>(run, i + ahead<N>);
     auto const y = scanned<S>(value<L, Isa, N>(tree, run, i));
     y.store(scans);
     if constexpr (Joined == 2) S::combine(lanes_from(y, y, numbers_of_last<N>), scanned<S>(value<L, Isa, N>(tree, run, i + N))).store(scans + N);
