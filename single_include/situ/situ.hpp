@@ -9796,15 +9796,21 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   return select(below, Ix(low), select(above, Ix(high), convert_unchecked<To>(inside)));
 }
 
-/// Doubles as floats that are then rounded to 16 bits: see float_to_round.
-template <int N, class Isa>
+/// Doubles as floats that are then rounded to To, of 16 bits: see float_to_round. The bits that a float has no room for are joined in its last one. A
+/// subnormal float has room for fewer, which only bfloat16 can tell: those are rounded to its multiples of 2⁻¹³³ at once.
+template <class To, int N, class Isa>
 SITU_INLINE pack<float, N, Isa> floats_to_round(pack<double, N, Isa> const& x) {
-  using U = pack<uint32_t, N, Isa>;
-  auto const nearest = convert_unchecked<float>(x);
-  auto const back = convert_unchecked<double>(nearest);
-  U const bits = bitcast<uint32_t>(nearest);
-  U const other = select((x < pack<double, N, Isa>(0.0)) ^ (x > back), bits + U(1u), bits - U(1u));
-  return bitcast<float>(select((back != x) & (x == x) & ((bits & U(1u)) == U(0u)), other, bits));
+  using D = pack<double, N, Isa>;
+  using U = pack<uint64_t, N, Isa>;
+  U const bits = bitcast<uint64_t>(x), left_over((uint64_t{1} << 29) - 1);
+  D rounded = bitcast<double>((bits | ((bits & left_over) + left_over)) & ~left_over);
+  if constexpr (std::is_same_v<To, bfloat16>) {
+    U const sign(uint64_t{1} << 63);
+    D const far(0x1.8p-81);  // in units of whose last place
+    D const multiple = keep_order(x + far) - far;
+    rounded = select(bitcast<double>(bits & ~sign) < D(0x1p-126), bitcast<double>(bitcast<uint64_t>(multiple) | (bits & sign)), rounded);
+  }
+  return convert_unchecked<float>(rounded);
 }
 
 /// Lanes of element type From as lanes of element type To, with the conversions of C++ made total (see cast).
@@ -9821,7 +9827,7 @@ SITU_INLINE lanes_t<To, N, Isa> convert_lanes(X const& x) {
     using V = typename X::value_type;
     if constexpr (std::is_same_v<V, CTo>) return x;
     else if constexpr (std::is_floating_point_v<V> && std::is_integral_v<CTo>) return saturate<CTo>(x);
-    else if constexpr (std::is_same_v<V, double> && !std::is_same_v<To, CTo>) return floats_to_round(x);
+    else if constexpr (std::is_same_v<V, double> && !std::is_same_v<To, CTo>) return floats_to_round<To>(x);
     else return convert_unchecked<CTo>(x);
   }
 }
@@ -39604,7 +39610,7 @@ struct ScanBody {
   /// Packs of a line, or joined ones, that are scanned one after the other, before they are put behind what stands in front of them.
   static constexpr int block = 32;
   /// Sums of floats go on in double, but are written as floats: what stands in front of a pack is then two floats, whose sum it is.
-  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && std::is_same_v<Out, float>;
+  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && floating<Out>;
 
   template <class Isa, int N, class C>
   SITU_INLINE static void put(pack<C, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {

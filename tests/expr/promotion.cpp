@@ -228,7 +228,7 @@ TEST_CASE("all float16 and bfloat16 values pass through kernels unchanged, and w
 TEST_CASE("doubles are rounded once on their way to 16 bits") {
   std::vector<double> near;  // the middles between two halves, or two bfloat16, and what lies beside them
   std::vector<unsigned> half, brain;
-  for (double low : {1 + 0x1p-10, 0x1p-24, 3 * 0x1p-14, 1024., 65504., 0x1.02p0, 0x1p-133, 0x1.fep127, 0x1.8p60}) {
+  for (double low : {1 + 0x1p-10, 0x1p-24, 3 * 0x1p-14, 1024., 65504., 0x1.02p0, 0x1p-133, 0x1.4p-130, 0x1.fcp-127, 0x1p-126, 0x1.fep127, 0x1.8p60}) {
     for (double step : {0x1p-10, 0x1p-24, 0x1p-7, 0x1p-133, 32., 0x1p120, 0x1p53}) {
       double const middle = low + step / 2;
       for (double x : {middle, std::nextafter(middle, 0.), std::nextafter(middle, HUGE_VAL), -middle, -std::nextafter(middle, HUGE_VAL)}) near.push_back(x);

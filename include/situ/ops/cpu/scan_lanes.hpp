@@ -134,7 +134,7 @@ struct ScanBody {
   /// Packs of a line, or joined ones, that are scanned one after the other, before they are put behind what stands in front of them.
   static constexpr int block = 32;
   /// Sums of floats go on in double, but are written as floats: what stands in front of a pack is then two floats, whose sum it is.
-  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && std::is_same_v<Out, float>;
+  static constexpr bool in_two_floats = std::is_same_v<L, float> && std::is_same_v<A, double> && floating<Out>;
 
   template <class Isa, int N, class C>
   SITU_INLINE static void put(pack<C, N, Isa> const& y, Out* to, [[maybe_unused]] bool stream) {
