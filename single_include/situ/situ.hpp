@@ -9675,7 +9675,7 @@ using lanes_t = typename lanes<T, N, Isa>::type;
 
 /// Whether the instructions for float16 can be used. With AVX2 they are there (F16C is older), and they take no notice of flushed denormals.
 template <int N, class Isa>
-inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
+inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 16 || 4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
 
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
@@ -9683,7 +9683,8 @@ SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
   using F = pack<float, N, Isa>;
 #if SITU_PACK_CONVERSIONS
   if constexpr (converts_halves<N, Isa>) {
-    auto const from = half.v;
+    whole_register<decltype(half.v)> from;
+    put_in_register(from, half.v);
     typename F::vector result;
     __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(result) : "v"(from));
     return F(result);
@@ -9707,9 +9708,11 @@ SITU_INLINE pack<uint16_t, N, Isa> narrow_half(pack<float, N, Isa> const& value)
 #if SITU_PACK_CONVERSIONS
   if constexpr (converts_halves<N, Isa>) {
     auto const from = value.v;
-    typename pack<uint16_t, N, Isa>::vector result;
+    whole_register<typename pack<uint16_t, N, Isa>::vector> result;  // of four halves the lower part
     __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=v"(result) : "v"(from));
-    return pack<uint16_t, N, Isa>(result);
+    pack<uint16_t, N, Isa> half;
+    __builtin_memcpy(&half.v, &result, sizeof half.v);
+    return half;
   }
 #endif
   U const bits = bitcast<uint32_t>(value);
@@ -11330,6 +11333,17 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
+  /// What is to be stored as Out: a cast to a 16-bit float leaves the rounding to the store.
+  template <class Out, class Node, class S>
+  SITU_INLINE static auto value_to_store(Node const& node, S const& source) {
+    return convert_lanes<Out, typename Node::value_type, Isa, N>(value(node, source));
+  }
+  template <class Out, class A, class S>
+    requires(floating<Out> && sizeof(Out) == 2)
+  SITU_INLINE static auto value_to_store(Apply<functions::cast<Out>, A> const& node, S const& source) {
+    return convert_lanes<Out, typename A::value_type, Isa, N>(value(node.operands.head, source));
+  }
+
   /// Integers beside a whole number of a wider type, in their own type: what is outside of it compares alike with all of them.
   template <class X, class Op, class A, class C>
   SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
@@ -11468,7 +11482,7 @@ struct ElementwiseBody {
       }
       do {  // tested behind the step, which takes one branch for a pass
         if constexpr (std::is_same_v<Streams, std::true_type> && !is_light<Tree>) ask_a_page_ahead(run, i);
-        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
+        auto const y = Evaluator<Isa, N>::template value_to_store<Out>(tree, source_at<Isa, Repeats>(run, i));
         if (stored_bytes >= 16 && SITU_UNLIKELY(streams)) stream_lanes<Out, N, Isa>(y, out + i);
         else store_lanes<Out, N, Isa>(y, out + i);
         i += N;

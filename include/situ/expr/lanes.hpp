@@ -24,7 +24,7 @@ using lanes_t = typename lanes<T, N, Isa>::type;
 
 /// Whether the instructions for float16 can be used. With AVX2 they are there (F16C is older), and they take no notice of flushed denormals.
 template <int N, class Isa>
-inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
+inline constexpr bool converts_halves = SITU_PACK_CONVERSIONS && Isa::bytes > 16 && (4 * N == 16 || 4 * N == 32 || 4 * N == 64) && 4 * N <= Isa::bytes;
 
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
@@ -32,7 +32,8 @@ SITU_INLINE pack<float, N, Isa> widen_half(pack<uint16_t, N, Isa> const& half) {
   using F = pack<float, N, Isa>;
 #if SITU_PACK_CONVERSIONS
   if constexpr (converts_halves<N, Isa>) {
-    auto const from = half.v;
+    whole_register<decltype(half.v)> from;
+    put_in_register(from, half.v);
     typename F::vector result;
     __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(result) : "v"(from));
     return F(result);
@@ -56,9 +57,11 @@ SITU_INLINE pack<uint16_t, N, Isa> narrow_half(pack<float, N, Isa> const& value)
 #if SITU_PACK_CONVERSIONS
   if constexpr (converts_halves<N, Isa>) {
     auto const from = value.v;
-    typename pack<uint16_t, N, Isa>::vector result;
+    whole_register<typename pack<uint16_t, N, Isa>::vector> result;  // of four halves the lower part
     __asm__("vcvtps2ph {$0, %1, %0|%0, %1, 0}" : "=v"(result) : "v"(from));
-    return pack<uint16_t, N, Isa>(result);
+    pack<uint16_t, N, Isa> half;
+    __builtin_memcpy(&half.v, &result, sizeof half.v);
+    return half;
   }
 #endif
   U const bits = bitcast<uint32_t>(value);

@@ -192,6 +192,17 @@ struct Evaluator {
     return operands<0>(node, node.operands, source);
   }
 
+  /// What is to be stored as Out: a cast to a 16-bit float leaves the rounding to the store.
+  template <class Out, class Node, class S>
+  SITU_INLINE static auto value_to_store(Node const& node, S const& source) {
+    return convert_lanes<Out, typename Node::value_type, Isa, N>(value(node, source));
+  }
+  template <class Out, class A, class S>
+    requires(floating<Out> && sizeof(Out) == 2)
+  SITU_INLINE static auto value_to_store(Apply<functions::cast<Out>, A> const& node, S const& source) {
+    return convert_lanes<Out, typename A::value_type, Isa, N>(value(node.operands.head, source));
+  }
+
   /// Integers beside a whole number of a wider type, in their own type: what is outside of it compares alike with all of them.
   template <class X, class Op, class A, class C>
   SITU_INLINE static auto compared(X const& x, Apply<Op, A, Constant<C>> const& node) {
@@ -330,7 +341,7 @@ struct ElementwiseBody {
       }
       do {  // tested behind the step, which takes one branch for a pass
         if constexpr (std::is_same_v<Streams, std::true_type> && !is_light<Tree>) ask_a_page_ahead(run, i);
-        auto const y = convert_lanes<Out, typename Tree::value_type, Isa, N>(Evaluator<Isa, N>::value(tree, source_at<Isa, Repeats>(run, i)));
+        auto const y = Evaluator<Isa, N>::template value_to_store<Out>(tree, source_at<Isa, Repeats>(run, i));
         if (stored_bytes >= 16 && SITU_UNLIKELY(streams)) stream_lanes<Out, N, Isa>(y, out + i);
         else store_lanes<Out, N, Isa>(y, out + i);
         i += N;
