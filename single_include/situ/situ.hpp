@@ -17789,8 +17789,10 @@ SITU_OPERATOR(-, subtract, numeric, 1, difference_of(a, b), X(T(1)), X(T(-1)))
 SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
-/// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
+/// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0. Of an infinite divisor (half of which is the same) it is the
+/// dividend or the divisor.
+SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)),
+              select(b == b * X(T(0.5)), select(y == b, X(T(1)), y - y), -math::floor((a - y) / b + X(T(0.5)))))
 SITU_BINARY_NAME(remainder, remainder)
 /// The whole number of times that b goes into a, rounded down, which a % b is the rest of, as in Python and PyTorch: 2 // 0.001 is 1999, where
 /// floor(2 / 0.001) is 2000. An integer divisor of 0 gives 0.
@@ -17813,7 +17815,7 @@ SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
 SITU_BINARY(leaky_relu, arithmetic, 3, select(a > X(detail::lane_value_t<X>(0)), a, a * b), select(a > X(T(0)), X(T(1)), b),
             select(a > X(T(0)), X(T(0)), a))
 /// x where x > 0, alpha * expm1(x) elsewhere.
-SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), y + b),
+SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), b * math::exp(select(a > X(T(0)), X(T(0)), a))),
             select(a > X(T(0)), X(T(0)), math::expm1(a)))
 
 // ---- comparisons, logic, bits -------------------------------------------------------------------------------------
@@ -29031,7 +29033,8 @@ struct options_have_names {
 SITU_REDUCTION(sum, sum<value_of<E>>, x)
 /// Σ x / n. Integers give float. The mean of nothing is NaN.
 SITU_REDUCTION(mean, mean<value_of<E>>, x)
-/// Π x. Integers and bools give int64; floats are multiplied in double. The product of nothing is 1.
+/// Π x. Integers and bools give int64; floats are multiplied in double. The product of nothing is 1. Parts of x are multiplied first: where the product of
+/// one leaves the range of double, the result is infinite, 0 or (beside a 0) NaN, whatever the other parts are.
 SITU_REDUCTION(prod, prod<value_of<E>>, x)
 /// The smallest element.
 SITU_REDUCTION(min, min<value_of<E>>, x)
@@ -40590,7 +40593,8 @@ auto scan(E const& e, int64_t axis) {
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis.
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
-///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
+///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result. Neighbours whose sum leaves the
+///           range of their type make a result infinite or NaN, also where what stands in front of them would bring it back.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
 ///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.
 /// Gradient  the running sum of the gradient, from the end.
@@ -40600,7 +40604,9 @@ auto cumsum(E const& x, int64_t axis) {
   return detail::scan<scanners::cumsum<value_of<E>>>(x, axis);
 }
 
-/// Running products along an axis: y_k = Π x_i, i ≤ k. As cumsum; floats are multiplied in double, and rounded once.
+/// Running products along an axis: y_k = Π x_i, i ≤ k. As cumsum; floats are multiplied in double, and rounded once. Neighbours are multiplied first, and
+/// 65 536 of them in a long line: where the product of such a group leaves the range of double, results are infinite, 0 or (behind a 0) NaN, though the
+/// running product itself may stay in it.
 template <class E>
   requires expression<E>
 auto cumprod(E const& x, int64_t axis) {

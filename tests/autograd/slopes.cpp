@@ -83,6 +83,28 @@ TEST_CASE("the derivative of gelu in double") {
   });
 }
 
+TEST_CASE("the derivative of elu does not cancel far below 0, and that of % by an infinite divisor is of the one it gives") {
+  // alpha exp(x), by mpmath; a % b: torch 1.13
+  std::vector<double> const xs{-90, -37.5, -18, -4, -0.5, 0, 3, 800};
+  std::vector<double> const slopes{8.194012623990514689e-40, 5.175555005801868771e-17, 1.522997974471262915e-8, 0.01831563888873417867, 0.6065306597126334243, 1, 1, 1};
+  double const inf = std::numeric_limits<double>::infinity();
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    Variable x{Tensor<double>(xs)};
+    Variable y{eval(cast<float>(Tensor<double>(xs)))};
+    (sum(elu(x)) * 1.0).backward();
+    sum(elu(y, 1.0f)).backward();
+    for (std::size_t k = 0; k < xs.size(); ++k) {
+      CAPTURE(xs[k]);
+      CHECK(std::fabs(x.grad().to_vector()[k] - slopes[k]) <= 1e-15 * slopes[k]);
+      CHECK(std::fabs(static_cast<double>(y.grad().to_vector()[k]) - slopes[k]) <= 3e-7 * slopes[k] + 1e-44);
+    }
+    Variable<double> a{Tensor<double>{3, -3, -3, 3, 7, -7, 0}}, b{Tensor<double>{-inf, inf, -inf, inf, 2, 2, -inf}};
+    sum(a % b).backward();
+    CHECK(a.grad().to_vector() == std::vector<double>(7, 1.0));
+    CHECK(b.grad().to_vector() == std::vector<double>{1, 1, 0, 0, -3, 4, 0});
+  });
+}
+
 TEST_CASE("kinks, ties and NaN of what chooses have the gradients of PyTorch") {
   // torch 1.13: maximum, minimum, clamp and relu, gradients of the sum
   using Row = std::vector<double>;

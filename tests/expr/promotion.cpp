@@ -245,6 +245,9 @@ TEST_CASE("doubles are rounded once on their way to 16 bits") {
     CHECK(bits_of(eval(cast<float16>(doubles))) == half);
     CHECK(bits_of(eval(cast<bfloat16>(doubles))) == brain);
     CHECK(bits_of(doubles.to<float16>()) == half);
+    Tensor<double> rounded = zeros<double>(doubles.shape());
+    rounded = cast<bfloat16>(doubles);  // not stored as such, but rounded
+    for (int64_t i = 0; i < doubles.size(); ++i) CHECK(rounded.data()[i] == static_cast<double>(bfloat16(near[static_cast<std::size_t>(i)])));
     CHECK(static_cast<float>(eval(cast<float16>(full<double>({1}, 1 + 0x1p-11 + 0x1p-40)) - 1).item()) == 0x1p-10f);
     CHECK(bits_of(eval(cast<bfloat16>(full<double>({9}, std::nan(""))))) == std::vector<unsigned>(9, bfloat16(std::nanf("")).bits));
   });

@@ -150,8 +150,10 @@ SITU_OPERATOR(-, subtract, numeric, 1, difference_of(a, b), X(T(1)), X(T(-1)))
 SITU_OPERATOR(*, multiply, arithmetic, 1, product_of(a, b), b, a)
 /// True division: integers give float.
 SITU_OPERATOR(/, divide, real_valued, 4, a / b, X(T(1)) / b, -(y / b))
-/// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0.
-SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)), -math::floor((a - y) / b + X(T(0.5))))
+/// The remainder with the divisor's sign, as Python's %; an integer divisor of 0 gives 0. Of an infinite divisor (half of which is the same) it is the
+/// dividend or the divisor.
+SITU_OPERATOR(%, remainder, division, 20, math::remainder(a, b), X(T(1)),
+              select(b == b * X(T(0.5)), select(y == b, X(T(1)), y - y), -math::floor((a - y) / b + X(T(0.5)))))
 SITU_BINARY_NAME(remainder, remainder)
 /// The whole number of times that b goes into a, rounded down, which a % b is the rest of, as in Python and PyTorch: 2 // 0.001 is 1999, where
 /// floor(2 / 0.001) is 2000. An integer divisor of 0 gives 0.
@@ -174,7 +176,7 @@ SITU_BINARY(hypot, real_valued, 20, math::hypot(a, b), a / y, b / y)
 SITU_BINARY(leaky_relu, arithmetic, 3, select(a > X(detail::lane_value_t<X>(0)), a, a * b), select(a > X(T(0)), X(T(1)), b),
             select(a > X(T(0)), X(T(0)), a))
 /// x where x > 0, alpha * expm1(x) elsewhere.
-SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), y + b),
+SITU_BINARY(elu, real_valued, 40, math::elu(a, b), select(a > X(T(0)), X(T(1)), b * math::exp(select(a > X(T(0)), X(T(0)), a))),
             select(a > X(T(0)), X(T(0)), math::expm1(a)))
 
 // ---- comparisons, logic, bits -------------------------------------------------------------------------------------

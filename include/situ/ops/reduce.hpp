@@ -196,7 +196,8 @@ struct options_have_names {
 SITU_REDUCTION(sum, sum<value_of<E>>, x)
 /// Σ x / n. Integers give float. The mean of nothing is NaN.
 SITU_REDUCTION(mean, mean<value_of<E>>, x)
-/// Π x. Integers and bools give int64; floats are multiplied in double. The product of nothing is 1.
+/// Π x. Integers and bools give int64; floats are multiplied in double. The product of nothing is 1. Parts of x are multiplied first: where the product of
+/// one leaves the range of double, the result is infinite, 0 or (beside a 0) NaN, whatever the other parts are.
 SITU_REDUCTION(prod, prod<value_of<E>>, x)
 /// The smallest element.
 SITU_REDUCTION(min, min<value_of<E>>, x)

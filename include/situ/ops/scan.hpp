@@ -41,7 +41,8 @@ auto scan(E const& e, int64_t axis) {
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis.
 /// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
-///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result.
+///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result. Neighbours whose sum leaves the
+///           range of their type make a result infinite or NaN, also where what stands in front of them would bring it back.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
 ///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.
 /// Gradient  the running sum of the gradient, from the end.
@@ -51,7 +52,9 @@ auto cumsum(E const& x, int64_t axis) {
   return detail::scan<scanners::cumsum<value_of<E>>>(x, axis);
 }
 
-/// Running products along an axis: y_k = Π x_i, i ≤ k. As cumsum; floats are multiplied in double, and rounded once.
+/// Running products along an axis: y_k = Π x_i, i ≤ k. As cumsum; floats are multiplied in double, and rounded once. Neighbours are multiplied first, and
+/// 65 536 of them in a long line: where the product of such a group leaves the range of double, results are infinite, 0 or (behind a 0) NaN, though the
+/// running product itself may stay in it.
 template <class E>
   requires expression<E>
 auto cumprod(E const& x, int64_t axis) {
