@@ -145,6 +145,32 @@ TEST_CASE("writing a slice leaves what lies between its elements") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE_TEMPLATE("copies of 16-bit floats keep every bit, also those of signalling NaN", T, float16, bfloat16) {
+  int64_t const rows = 331, columns = 198;  // 65538: all patterns
+  Tensor<T> x = empty<T>({rows, columns});
+  for (int64_t k = 0; k < x.size(); ++k) x.data()[k].bits = static_cast<uint16_t>(k);
+  auto const wrong = [&](Tensor<T> const& copy, auto from) {
+    int result = 0;
+    for (int64_t k = 0; k < copy.size(); ++k) result += copy.data()[k].bits != static_cast<uint16_t>(from(k / copy.size(1), k % copy.size(1)));
+    return result;
+  };
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    CHECK(wrong(x.clone(), [&](int64_t i, int64_t j) { return i * columns + j; }) == 0);
+    CHECK(wrong(x.t().clone(), [&](int64_t i, int64_t j) { return j * columns + i; }) == 0);
+    CHECK(wrong(x.slice(1, 5, 160).clone(), [&](int64_t i, int64_t j) { return i * columns + j + 5; }) == 0);
+    CHECK(wrong(x.slice(1, 0, columns, 3).clone(), [&](int64_t i, int64_t j) { return i * columns + 3 * j; }) == 0);
+    CHECK(wrong(x.flip(1).contiguous(), [&](int64_t i, int64_t j) { return (i + 1) * columns - 1 - j; }) == 0);
+    CHECK(wrong(x.slice(1, 7, 8).expand({rows, columns}).clone(), [&](int64_t i, int64_t) { return i * columns + 7; }) == 0);
+    CHECK(wrong(x.slice(0, 169, 170).expand({rows, columns}).clone(), [&](int64_t, int64_t j) { return 169 * columns + j; }) == 0);
+    Tensor<T> wide = zeros<T>({rows, 2 * columns}), moved = x.clone();
+    wide.slice(1, 1, 2 * columns, 2) = x;
+    CHECK(wrong(wide.slice(1, 1, 2 * columns, 2).clone(), [&](int64_t i, int64_t j) { return i * columns + j; }) == 0);
+    moved.slice(0, 1, rows) = moved.slice(0, 0, rows - 1);
+    CHECK(wrong(moved, [&](int64_t i, int64_t j) { return (i > 0 ? i - 1 : 0) * columns + j; }) == 0);
+  });
+}
+
 TEST_CASE_TEMPLATE("copies and sums of rows and columns that repeat are what a plain loop gives, and write nothing else", T, int8_t, float16, float, double) {
   int64_t const rows = 5;
   situ_test::with_every_instruction_set<Cpu>([&] {

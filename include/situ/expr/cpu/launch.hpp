@@ -273,11 +273,25 @@ inline constexpr InputMovers<Operands> input_movers = []<int... Ks>(std::integer
   return InputMovers<Operands>{{nullptr, mover_or_none<typename input_type<Tree, Ks>::type>()...}};
 }(std::make_integer_sequence<int, Operands - 1>{});
 
+/// What loops compute for a tree: 16-bit floats that are only copied are words, of which no bit changes.
+template <class Tree, class Out>
+struct Looped {
+  using tree = Tree;
+  using out = Out;
+};
+template <class T>
+  requires(floating<T> && sizeof(T) == 2)
+struct Looped<Input<T, 0>, T> {
+  using tree = Input<int16_t, 0>;
+  using out = int16_t;
+};
+
 template <class Tree, class Out, int Operands>
 inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_sequence<int, Os...>) {
-  using Body = ElementwiseBody<Tree, Out, Operands>;
-  return TreeCode<Operands>{tree_loops<Tree, Out, Operands>,
-                            grain_of(cost_of<Tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
+  using In = Looped<Tree, Out>;
+  using Body = ElementwiseBody<typename In::tree, typename In::out, Operands>;
+  return TreeCode<Operands>{tree_loops<typename In::tree, typename In::out, Operands>,
+                            grain_of(cost_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
