@@ -299,6 +299,20 @@ TEST_CASE("the derivative of a gradient by what it began with is the derivative,
   }
 }
 
+TEST_CASE("elu and leaky_relu have mixed derivatives also where their parameter is 0") {
+  std::vector<double> const at{-1.5, -1.5, -0.5, 2};
+  Variable<double> const x{Tensor<double>(at)}, alpha{Tensor<double>{0, 1, 0, 0}};
+  auto const mixed = [&](auto const& f) {  // d²f/dx dα, either way
+    Variable<double> const by_x = grad(sum(f(x, alpha)), x, create_graph), by_alpha = grad(sum(f(x, alpha)), alpha, create_graph);
+    std::vector<double> const one = grad(sum(by_x), alpha).to_vector(), other = grad(sum(by_alpha), x).to_vector();
+    for (std::size_t k = 0; k < at.size(); ++k) CHECK(one[k] == doctest::Approx(other[k]).epsilon(1e-14));
+    return one;
+  };
+  std::vector<double> const of_elu = mixed([](auto const& a, auto const& b) { return elu(a, b); });
+  for (std::size_t k = 0; k < at.size(); ++k) CHECK(of_elu[k] == doctest::Approx(at[k] < 0 ? std::exp(at[k]) : 0).epsilon(1e-14));
+  CHECK(mixed([](auto const& a, auto const& b) { return leaky_relu(a, b); }) == std::vector<double>{1, 1, 1, 0});
+}
+
 TEST_CASE("a gradient to begin with goes with retain_graph and with create_graph") {
   Variable const x{Tensor<double>{1, 2, 3}}, w{Tensor<double>{2, 3, 4}};
   Tensor<double> const seed{1, 10, 100};
