@@ -30,14 +30,13 @@ template <class C, class D>
 SITU_SELDOM LaneMask<D> are_dead(Lane<C, D> const& gradient, Lane<C, D> const& slope) {
   return LaneMask<D>(Tensor<bool, D>(gradient.tensor() == C(0) && !isfinite(slope.tensor())));
 }
-/// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0, which may also be
-/// that of an operand of 0: elu's alpha.
+/// seed × slope. Where `guarded`, a seed of 0 says that the value did not matter; a function that chooses says the same by a slope of 0.
 template <class C, class D>
 SITU_SELDOM Lane<C, D> guarded_product(Lane<C, D> const& seed, Lane<C, D> const& slope, bool guarded, bool chooses) {
   if (seed.is_number() || slope.is_number() || !(guarded || chooses)) return seed * slope;
   Lane<C, D> const zero(C(0));
   Lane<C, D> const product = seed * (guarded ? select(are_dead(seed, slope), zero, slope) : slope);
-  return chooses ? select(are_dead(slope, seed), zero, product) : product;
+  return chooses ? select(slope == zero, zero, product) : product;
 }
 
 /// The value of a function. On the CPU all functions share what brings operands to a kernel.
