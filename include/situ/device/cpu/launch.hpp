@@ -73,24 +73,35 @@ inline instruction_set current_instruction_set() noexcept {
 /// of the whole cache, most of which is full of what others use.
 inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
 
-/// The size of the last cache, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the caches of
-/// all groups of cores of the processor, or of the one that a virtual machine has a part of.
-__attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
+/// The size of the cache of that level, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the
+/// last caches of all groups of cores of the processor, or of the one that a virtual machine has a part of.
+__attribute__((noinline, cold)) inline int64_t look_up_cache_bytes([[maybe_unused]] bool last) noexcept {
   int64_t bytes = 0;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
-  bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  bytes = ::sysconf(last ? _SC_LEVEL3_CACHE_SIZE : _SC_LEVEL2_CACHE_SIZE);
 #endif
 #if defined(__linux__)
   char content[32];
-  if (!read_text("/sys/devices/system/cpu/cpu0/cache/index3/size", content, sizeof content)) return bytes;
+  char const* const file = last ? "/sys/devices/system/cpu/cpu0/cache/index3/size" : "/sys/devices/system/cpu/cpu0/cache/index2/size";
+  if (!read_text(file, content, sizeof content)) return bytes;
   char* unit = content;
   int64_t const shared = std::strtoll(content, &unit, 10) * (*unit == 'K' ? 1024 : *unit == 'M' ? 1024 * 1024 : 1);
   if (shared > 0) bytes = shared;
 #endif
+  return bytes;
+}
+/// The size of the last cache; 0: not known.
+__attribute__((noinline, cold)) inline int64_t look_up_last_cache_bytes() noexcept {
+  int64_t bytes = look_up_cache_bytes(true);
 #if defined(_SC_NPROCESSORS_ONLN)
   int64_t const share = ::sysconf(_SC_NPROCESSORS_ONLN) * most_last_cache_bytes_of_a_core;
   if (share > 0 && bytes > share) bytes = share;
 #endif
+  return bytes;
+}
+/// The size of the second cache, which a core has for itself; 0: not known.
+inline int64_t second_cache_bytes() noexcept {
+  static int64_t const bytes = look_up_cache_bytes(false);
   return bytes;
 }
 inline int64_t last_cache_bytes() noexcept {
