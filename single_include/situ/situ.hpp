@@ -39558,23 +39558,39 @@ constexpr std::integer_sequence<int, (K * 0 + N - 1)...> last_lanes(std::integer
 template <int N>
 inline constexpr auto numbers_of_last = last_lanes<N>(std::make_integer_sequence<int, N>{});
 
-/// The scan of the lanes of a pack (Sklansky 1960): pairs, then fours of them, and so on.
-template <class S, class P>
-SITU_INLINE P scanned(P const& x) {
+/// The halves of a's and b's lanes that are number `Half`: a's, then b's.
+template <int Half, class P, int... K>
+SITU_INLINE P halves_from(P const& a, P const& b, std::integer_sequence<int, K...>) {
+  return lanes_from(a, b, std::integer_sequence<int, (K % (P::lanes / 2) + Half * (P::lanes / 2) + (K < P::lanes / 2 ? 0 : P::lanes))...>{});
+}
+
+/// In groups of `Group` lanes: the last lane of each.
+template <int Group, class P, int... K>
+SITU_INLINE P last_of_groups(P const& a, std::integer_sequence<int, K...>) {
+  return lanes_from(a, a, std::integer_sequence<int, (K / Group * Group + Group - 1)...>{});
+}
+
+/// The scan of the lanes of a pack in groups of `Group` (Sklansky 1960): pairs, then fours of them, and so on.
+template <class S, int Group, class P>
+SITU_INLINE P scanned_groups(P const& x) {
   constexpr int N = P::lanes;
   static_assert(N <= 16);
   constexpr std::make_integer_sequence<int, N> places{};
   P const none(static_cast<typename P::value_type>(S::identity()));
   P y = x;
-  if constexpr (N > 1 && sizeof(typename P::value_type) == 4 && S::identity() == 0 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {  // zeros are shifted in
+  if constexpr (Group > 1 && sizeof(typename P::value_type) == 4 && S::identity() == 0 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {  // zeros are shifted in
     y = S::combine(P(typename P::vector(typename vector_of<uint64_t, N / 2>::type(x.v) << 32)), y);
-  } else if constexpr (N > 1) {
+  } else if constexpr (Group > 1) {
     y = S::combine(lanes_before<1>(y, none, places), y);
   }
-  if constexpr (N > 2) y = S::combine(lanes_before<2>(y, none, places), y);
-  if constexpr (N > 4) y = S::combine(lanes_before<4>(y, none, places), y);
-  if constexpr (N > 8) y = S::combine(lanes_before<8>(y, none, places), y);
+  if constexpr (Group > 2) y = S::combine(lanes_before<2>(y, none, places), y);
+  if constexpr (Group > 4) y = S::combine(lanes_before<4>(y, none, places), y);
+  if constexpr (Group > 8) y = S::combine(lanes_before<8>(y, none, places), y);
   return y;
+}
+template <class S, class P>
+SITU_INLINE P scanned(P const& x) {
+  return scanned_groups<S, P::lanes>(x);
 }
 
 /// Of a and b, in groups of `Group` lanes: the combinations of the pairs of neighbours of a's, then of b's.
@@ -39699,10 +39715,16 @@ struct ScanBody {
     if constexpr (in_two_floats) {
       alignas(64) L high[block], low[block];
       bool const fit = split_fronts<Isa>(base, chains, fronts, high, low);
-      for (int k = 0; k < fronts; ++k) {
-        int64_t const at = k * Joined * N;
-        if (SITU_UNLIKELY(!fit) && (high[k] > 1.5e38f || high[k] < -1.5e38f)) put_widened<Isa, N, Joined>(base, chains[k], scans + at, to + at, stream);
-        else put_behind_floats<Isa, N, Joined>(high[k], low[k], scans + at, to + at, stream);
+      constexpr int group = Joined * N;
+      if (SITU_UNLIKELY(!fit)) {
+        for (int k = 0; k < fronts; ++k) {
+          if (high[k] > 1.5e38f || high[k] < -1.5e38f) put_widened<Isa, N, Joined>(base, chains[k], scans + k * group, to + k * group, stream);
+          else put_behind_floats<Isa, N, Joined>(high[k], low[k], scans + k * group, to + k * group, stream);
+        }
+      } else if (stream) {
+        for (int k = 0; k < fronts; ++k) put_behind_floats<Isa, N, Joined>(high[k], low[k], scans + k * group, to + k * group, true);
+      } else {
+        for (int k = 0; k < fronts; ++k) put_behind_floats<Isa, N, Joined>(high[k], low[k], scans + k * group, to + k * group, false);
       }
     } else {
       for (int k = 0; k < fronts; ++k) put_widened<Isa, N, Joined>(base, chains[k], scans + k * Joined * N, to + k * Joined * N, stream);
@@ -39740,6 +39762,28 @@ struct ScanBody {
     if constexpr (Joined == 2) S::combine(lanes_from(y, y, numbers_of_last<N>), scanned<S>(value<L, Isa, N>(tree, run, i + N))).store(scans + N);
     return y;
   }
+  /// Two groups of joined packs are scanned in halves of registers, where most of the steps stay within 128 bits: the same additions, in two thirds of
+  /// the instructions.
+  template <class Isa, int N>
+  static constexpr bool in_halves = in_two_floats && Isa::bytes == 32 && N == 8 && joined<N> == 2;
+  template <class Isa, int N>
+  SITU_INLINE static void scan_two_groups(Tree const& tree, Run<Operands> const& run, int64_t i, L* scans, int flags) {
+    using P = pack<L, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> places{};
+    constexpr int half = N / 2;
+    if (flags >= 8) ask_for<4 * N, 2>(run, i + (flags >> 3));
+    else if (flags & 4) ask_for<4 * N, 0>(run, i + ahead<N>);
+    P const a = value<L, Isa, N>(tree, run, i), b = value<L, Isa, N>(tree, run, i + N);
+    P const c = value<L, Isa, N>(tree, run, i + 2 * N), d = value<L, Isa, N>(tree, run, i + 3 * N);
+    P const first = scanned_groups<S, half>(halves_from<0>(a, c, places)), third = scanned_groups<S, half>(halves_from<0>(b, d, places));
+    P const second = S::combine(last_of_groups<half>(first, places), scanned_groups<S, half>(halves_from<1>(a, c, places)));
+    P const fourth = S::combine(last_of_groups<half>(third, places), scanned_groups<S, half>(halves_from<1>(b, d, places)));
+    P const front = last_of_groups<half>(second, places), y = S::combine(front, third), z = S::combine(front, fourth);
+    halves_from<0>(first, second, places).store(scans);
+    halves_from<0>(y, z, places).store(scans + N);
+    halves_from<1>(first, second, places).store(scans + 2 * N);
+    halves_from<1>(y, z, places).store(scans + 3 * N);
+  }
   /// Scans whole blocks among elements [i, stop), which go past the caches: each is written while the next one is scanned, since memory takes it at
   /// its own pace. Gives where that came to.
   template <class Isa, int N, int Joined>
@@ -39751,11 +39795,18 @@ struct ScanBody {
     bool waits = false;
     L *here = scans[0], *before = scans[1];
     for (; i + block * group <= stop; i += block * group) {
-      for (int k = 0; k < block; ++k) {
-        chains[k] = chain;
-        scan_group<Isa, N, Joined>(tree, run, i + k * group, here + k * group, flags);
+      constexpr int step = in_halves<Isa, N> ? 2 : 1;
+      for (int k = 0; k < block; k += step) {
+        if constexpr (step == 2) scan_two_groups<Isa, N>(tree, run, i + k * group, here + k * group, flags);
+        else scan_group<Isa, N, Joined>(tree, run, i + k * group, here + k * group, flags);
         if (waits) put_behind_floats<Isa, N, Joined>(high[k], low[k], before + k * group, out + i - (block - k) * group, true);
+        chains[k] = chain;
         chain = S::combine(chain, static_cast<A>(here[(k + 1) * group - 1]));
+        if constexpr (step == 2) {
+          if (waits) put_behind_floats<Isa, N, Joined>(high[k + 1], low[k + 1], before + (k + 1) * group, out + i - (block - k - 1) * group, true);
+          chains[k + 1] = chain;
+          chain = S::combine(chain, static_cast<A>(here[(k + 2) * group - 1]));
+        }
       }
       waits = split_fronts<Isa>(base, chains, block, high, low);
       if (SITU_UNLIKELY(!waits)) put_behind<Isa, N, Joined>(base, chains, here, block, out + i, true);
@@ -39781,14 +39832,24 @@ struct ScanBody {
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
-    if constexpr (in_two_floats && Isa::bytes == 64) {  // of shorter packs it gains nothing
+    if constexpr (in_two_floats && (Isa::bytes == 64 || (in_halves<Isa, N> && Joined == 2))) {  // of shorter packs it gains nothing
       if (stream) i = scan_blocks<Isa, N, Joined>(tree, run, i, stop, base, chain, flags);
     }
     alignas(64) L scans[block * group];
     alignas(64) A chains[block] = {};
     while (i + group <= stop) {
       int const fronts = static_cast<int>((stop - i) / group < block ? (stop - i) / group : block);
-      for (int k = 0; k < fronts; ++k) {
+      int k = 0;
+      if constexpr (in_halves<Isa, N> && Joined == 2) {
+        for (; k + 2 <= fronts; k += 2) {
+          scan_two_groups<Isa, N>(tree, run, i + k * group, scans + k * group, flags);
+          chains[k] = chain;
+          chain = S::combine(chain, static_cast<A>(scans[(k + 1) * group - 1]));
+          chains[k + 1] = chain;
+          chain = S::combine(chain, static_cast<A>(scans[(k + 2) * group - 1]));
+        }
+      }
+      for (; k < fronts; ++k) {
         chains[k] = chain;
         [[maybe_unused]] auto const y = scan_group<Isa, N, Joined>(tree, run, i + k * group, scans + k * group, flags);
         if constexpr (std::is_same_v<L, A>) {
@@ -39853,7 +39914,7 @@ struct ScanBody {
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
       int64_t const based = flags & 4 ? 0 : -1;
-      Run<Operands> run = *run_;
+      Run<Operands> const run = *run_;
       int64_t bytes[Operands];
       for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
       int64_t i = 0;
@@ -39861,22 +39922,16 @@ struct ScanBody {
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
       P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases + (end & based), chains, end, writes) : P(S::identity());
       bool const wide = stream || run.count >= 64;  // row by row: as memory lies, and in whole cache lines where it goes past the caches
-      for (int row = 0; wide && row < rows; ++row) {
-        for (i = 0; i + 2 * N <= run.count; i += 2 * N) {
-          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-          add_pair<Isa, N>(tree, run, 1, bytes, P::load(bases + (i & based)), P::load(bases + ((i + N) & based)), chain, chain2, i, writes, stream);
-          chain.store(chains + i);
-          chain2.store(chains + i + N);
-        }
-        for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + bytes[o];
+      if (wide) {
+        if ((flags & 7) == 7) i = wide_rows<Isa, N, 7>(tree, run, rows, bytes, bases, chains, flags);
+        else if ((flags & 7) == 5) i = wide_rows<Isa, N, 5>(tree, run, rows, bytes, bases, chains, flags);
+        else i = wide_rows<Isa, N, -1>(tree, run, rows, bytes, bases, chains, flags);
       }
-      if (wide) run = *run_;
       for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-        P const base = P::load(bases + (i & based)), base2 = P::load(bases + ((i + N) & based));
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
-          add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags & 5);
           for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
         }
         chain.store(chains + i);
@@ -39887,20 +39942,58 @@ struct ScanBody {
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
     }
 
-    /// Two packs of a row onto their chains: whole cache lines of floats. The row that comes `rows` later is asked for.
+    /// Whole pairs of packs, row by row, four packs at a time; gives the column that they came to. `Flags` are those of run() where they are known,
+    /// otherwise -1.
+    template <class Isa, int N, int Flags>
+    SITU_INLINE static int64_t wide_rows(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A* chains, int flags) {
+      using P = pack<A, N, Isa>;
+      if constexpr (Flags >= 0) flags = Flags;
+      int64_t const end = at.count / (2 * N) * (2 * N);
+      for (int row = 0; row < rows; ++row) {
+        int64_t i = 0;
+        for (; i + 4 * N <= end; i += 4 * N) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N), chain3 = P::load(chains + i + 2 * N), chain4 = P::load(chains + i + 3 * N);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i + 2 * N, chain3, chain4, i + 2 * N, flags);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
+          chain3.store(chains + i + 2 * N);
+          chain4.store(chains + i + 3 * N);
+        }
+        if (i < end) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
+        }
+        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+      return end;
+    }
+
+    /// Two packs of a row onto their chains: with AVX-512 whole cache lines of floats. The row that comes `rows` later is asked for.
     template <class Isa, int N>
-    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, pack<A, N, Isa> const& base, pack<A, N, Isa> const& base2,
-                                     pack<A, N, Isa>& chain, pack<A, N, Isa>& chain2, int64_t i, bool writes, bool stream) {
+    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, A const* bases, pack<A, N, Isa>& chain,
+                                     pack<A, N, Isa>& chain2, int64_t i, int flags) {
+      using P = pack<A, N, Isa>;
       for (int o = 1; o < Operands; ++o) {
         int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (Operands == 2 ? i : i & at.mask[o]) * size + rows * bytes[o], 0, 2);
       }
-      if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
       chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
       chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
-      if (!writes) return;
-      put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
-      put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
+      if (!(flags & 1)) return;
+      Out* const to = static_cast<Out*>(at.data[0]) + i;
+      P y = chain, y2 = chain2;
+      if (!(flags & 4)) y = S::combine(P::load(bases), chain), y2 = S::combine(P::load(bases + N), chain2);
+      if (flags & 2) {
+        put<Isa, N>(y, to, true);
+        put<Isa, N>(y2, to + N, true);
+      } else {
+        __builtin_prefetch(to + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
+        put<Isa, N>(y, to, false);
+        put<Isa, N>(y2, to + N, false);
+      }
     }
 
     /// A pack of columns; gives its chains.

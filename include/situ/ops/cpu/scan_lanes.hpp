@@ -393,7 +393,7 @@ struct ScanBody {
       Tree const tree = *tree_;
       bool const writes = flags & 1, stream = flags & 2;
       int64_t const based = flags & 4 ? 0 : -1;
-      Run<Operands> run = *run_;
+      Run<Operands> const run = *run_;
       int64_t bytes[Operands];
       for (int o = 0; o < Operands; ++o) bytes[o] = bytes_[o];
       int64_t i = 0;
@@ -401,22 +401,16 @@ struct ScanBody {
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
       P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases + (end & based), chains, end, writes) : P(S::identity());
       bool const wide = stream || run.count >= 64;  // row by row: as memory lies, and in whole cache lines where it goes past the caches
-      for (int row = 0; wide && row < rows; ++row) {
-        for (i = 0; i + 2 * N <= run.count; i += 2 * N) {
-          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-          add_pair<Isa, N>(tree, run, 1, bytes, P::load(bases + (i & based)), P::load(bases + ((i + N) & based)), chain, chain2, i, writes, stream);
-          chain.store(chains + i);
-          chain2.store(chains + i + N);
-        }
-        for (int o = 0; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + bytes[o];
+      if (wide) {
+        if ((flags & 7) == 7) i = wide_rows<Isa, N, 7>(tree, run, rows, bytes, bases, chains, flags);
+        else if ((flags & 7) == 5) i = wide_rows<Isa, N, 5>(tree, run, rows, bytes, bases, chains, flags);
+        else i = wide_rows<Isa, N, -1>(tree, run, rows, bytes, bases, chains, flags);
       }
-      if (wide) run = *run_;
       for (; i + 2 * N <= run.count; i += 2 * N) {
         P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
-        P const base = P::load(bases + (i & based)), base2 = P::load(bases + ((i + N) & based));
         Run<Operands> at = run;
         for (int row = 0; row < rows; ++row) {
-          add_pair<Isa, N>(tree, at, rows, bytes, base, base2, chain, chain2, i, writes, stream);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags & 5);
           for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
         }
         chain.store(chains + i);
@@ -427,20 +421,58 @@ struct ScanBody {
       else if (left % N != 0) add_columns<Isa, N>(tree, run, rows, bytes, bases, chains, writes);
     }
 
-    /// Two packs of a row onto their chains: whole cache lines of floats. The row that comes `rows` later is asked for.
+    /// Whole pairs of packs, row by row, four packs at a time; gives the column that they came to. `Flags` are those of run() where they are known,
+    /// otherwise -1.
+    template <class Isa, int N, int Flags>
+    SITU_INLINE static int64_t wide_rows(Tree const& tree, Run<Operands> at, int rows, int64_t const* bytes, A const* bases, A* chains, int flags) {
+      using P = pack<A, N, Isa>;
+      if constexpr (Flags >= 0) flags = Flags;
+      int64_t const end = at.count / (2 * N) * (2 * N);
+      for (int row = 0; row < rows; ++row) {
+        int64_t i = 0;
+        for (; i + 4 * N <= end; i += 4 * N) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N), chain3 = P::load(chains + i + 2 * N), chain4 = P::load(chains + i + 3 * N);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i + 2 * N, chain3, chain4, i + 2 * N, flags);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
+          chain3.store(chains + i + 2 * N);
+          chain4.store(chains + i + 3 * N);
+        }
+        if (i < end) {
+          P chain = P::load(chains + i), chain2 = P::load(chains + i + N);
+          add_pair<Isa, N>(tree, at, rows, bytes, bases + i, chain, chain2, i, flags);
+          chain.store(chains + i);
+          chain2.store(chains + i + N);
+        }
+        for (int o = 0; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
+      }
+      return end;
+    }
+
+    /// Two packs of a row onto their chains: with AVX-512 whole cache lines of floats. The row that comes `rows` later is asked for.
     template <class Isa, int N>
-    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, pack<A, N, Isa> const& base, pack<A, N, Isa> const& base2,
-                                     pack<A, N, Isa>& chain, pack<A, N, Isa>& chain2, int64_t i, bool writes, bool stream) {
+    SITU_INLINE static void add_pair(Tree const& tree, Run<Operands> const& at, int rows, int64_t const* bytes, A const* bases, pack<A, N, Isa>& chain,
+                                     pack<A, N, Isa>& chain2, int64_t i, int flags) {
+      using P = pack<A, N, Isa>;
       for (int o = 1; o < Operands; ++o) {
         int const size = ElementwiseBody<Tree, Out, Operands>::element_size(o);
-        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (i & at.mask[o]) * size + rows * bytes[o], 0, 2);
+        if (size > 0) __builtin_prefetch(static_cast<char const*>(at.data[o]) + (Operands == 2 ? i : i & at.mask[o]) * size + rows * bytes[o], 0, 2);
       }
-      if (!stream) __builtin_prefetch(static_cast<Out*>(at.data[0]) + i + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
       chain = S::combine(chain, value<A, Isa, N>(tree, at, i));
       chain2 = S::combine(chain2, value<A, Isa, N>(tree, at, i + N));
-      if (!writes) return;
-      put<Isa, N>(S::combine(base, chain), static_cast<Out*>(at.data[0]) + i, stream);
-      put<Isa, N>(S::combine(base2, chain2), static_cast<Out*>(at.data[0]) + i + N, stream);
+      if (!(flags & 1)) return;
+      Out* const to = static_cast<Out*>(at.data[0]) + i;
+      P y = chain, y2 = chain2;
+      if (!(flags & 4)) y = S::combine(P::load(bases), chain), y2 = S::combine(P::load(bases + N), chain2);
+      if (flags & 2) {
+        put<Isa, N>(y, to, true);
+        put<Isa, N>(y2, to + N, true);
+      } else {
+        __builtin_prefetch(to + rows * (bytes[0] / static_cast<int64_t>(sizeof(Out))), 1, 2);
+        put<Isa, N>(y, to, false);
+        put<Isa, N>(y2, to + N, false);
+      }
     }
 
     /// A pack of columns; gives its chains.
