@@ -16288,50 +16288,49 @@ SITU_INLINE pack<float, N, Isa> gelu_by_table(pack<float, N, Isa> const& x, piec
 #endif
 
 namespace detail {
-/// Φ(−a) = 2^n r (1 + t + q), r = c + v rest, Φ the normal distribution, for 0 <= a <= 4.75; `shifted` holds n in its low bits.
+inline constexpr float normal_tail_end = 4.75f, normal_tail_clamp = 6.5f;  // from the latter on, 1 − Φ(−a) and the slope of gelu are 1, Φ the normal distribution
+
+/// gelu(x) for x >= −normal_tail_end where products are fused: max(x, 0) − a Φ(−a), a = |x|.
 ///
-///     r = exp(b²/2) Φ(−b) + (b − a) / √(2π),   2^n (1 + t + q) = exp(−b²/2),   b = (a + 3) − 3
+///     Φ(−a) = 2^(n − 1) (1 + q(r)),   log2(2 Φ(−a)) = a u + g(a − 2.375) = n + r,   u = linear + quadratic a
+///
+/// g is less than 0.07, a polynomial that errs by 2^-26; at a = 0 it is computed as a little more than 0, so that −0 stays. What u loses in rounding is added
+/// to r; linear has few digits, so that linear − u is exact.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> gelu_by_exp2(pack<float, N, Isa> const& x) {
+  using P = pack<float, N, Isa>;
+  P const quadratic(-0.634765625f), linear(-0.95703125f), magic(round_magic<float> + 126.0f);
+  P const a = at_most(magnitude(x), normal_tail_clamp);
+  P const u = keep_order(multiply_add(a, quadratic, linear)), lost = fused(a, quadratic, keep_order(linear - u));
+  P const shifted = keep_order(multiply_add(a, u, magic)), n = keep_order(shifted - magic);
+  P const t = a - P(2.375f), square = t * t;
+  P const even = horner(square, -2.95871239e-08f, 5.32930535e-08f, 3.35039476e-05f, 0.00179581449f, -0.0183762815f, 0.0209526233f);
+  P const odd = horner(square, 4.04639433e-09f, 8.09121445e-08f, -3.08190147e-06f, -0.000265343115f, -0.0111678233f, 0.0636032969f);
+  P const r = keep_order(fused<sign::plus, sign::minus>(a, u, n)) + multiply_add(a, lost, multiply_add(t, odd, even));
+  P const p = horner(r, 0.00015298103f, 0.001340804f, 0.0096188001f, 0.055503257f, 0.24022643f, 0.69314718f);
+  P const scaled = a * bitcast<float>(bitcast<int32_t>(shifted) << 23);  // of a power of two: exact where it is normal
+  return fused<sign::minus>(scaled * r, p, keep_order(at_least(x, -0.0f) - scaled));
+}
+/// gelu_slope(x) for x >= −normal_tail_end where products are fused: s = Φ(−a) − a φ(a), φ the normal density, a = |x|, for x < 0, otherwise 1 − s.
+///
+///     Φ(−a) = 2^n r (1 + t + q),   r = exp(b²/2) Φ(−b) + (b − a) / √(2π),   2^n (1 + t + q) = exp(−b²/2),   b = (a + 3) − 3
 ///
 /// b is a as far as it can be told from v = (b − 3) / (b + 3), in which the first term of r is a polynomial, erring by 2^-27.7. What b, b² and
 /// the quotient lose in rounding is kept: the slope of Φ takes the first, the exponential the others. n is the integer next to −1.4411 b²/2, not −b²/2 log2(e):
-/// one float halfway between two of them would err by 3 ULP. Only where Isa::fma.
-template <class P>
-struct normal_tail_parts {
-  P c, v, rest, r, t, q, shifted, square, lost;
-};
-inline constexpr float normal_tail_end = 4.75f, normal_tail_clamp = 6.5f;  // from the latter on, 1 − Φ(−a) and the slope of gelu are 1
-template <int N, class Isa>
-SITU_INLINE normal_tail_parts<pack<float, N, Isa>> normal_tail(pack<float, N, Isa> const& a) {
-  using P = pack<float, N, Isa>;
-  P const three(3.0f), magic(round_magic<float>);
-  P const d = keep_order(a + three), b = keep_order(d - three), lost = keep_order(b - a);
-  P const upper = keep_order(d - P(6.0f)), v = divide(upper, d), remainder = fused<sign::minus>(v, d, upper);
-  P const half = b * P(0.5f), square = keep_order(b * half), square_low = fused<sign::plus, sign::minus>(b, half, square);
-  P const shifted = keep_order(multiply_add(square, P(-1.4411f), magic)), n = keep_order(shifted - magic);
-  P const low = multiply_add(remainder, P(-0.36f), multiply_add(n, P(2.12194440e-4f), -square_low));
-  P const t = fused(n, P(-0.693359375f), -square);
-  P const last = horner(v, 4.91530336e-05f, 0.000101725098f, -0.000353616255f, -0.000987985055f, 0.00290581677f, 0.00613264926f, -0.0462133959f,
-                        0.123225003f);
-  P const rest = fused(last, v, P(-0.206402615f));
-  P const c = multiply_add(lost, P(0.398942280f), P(0.121513948f));
-  return {c, v, rest, multiply_add(v, rest, c), t, exp_rest(keep_order(t + low), low), shifted, square, lost};
-}
-/// gelu(x) for x >= −normal_tail_end: max(x, 0) − a Φ(−a), a = |x|.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> gelu_by_tail(pack<float, N, Isa> const& x) {
-  using P = pack<float, N, Isa>;
-  P const a = at_most(magnitude(x), normal_tail_clamp);
-  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
-  P const f = c + fused(v, rest, fused(r, t, r * q));  // r (1 + t + q) without the rounding of r
-  auto const bits = bitcast<int32_t>(f) + (bitcast<int32_t>(shifted) << 23);
-  return fused<sign::minus>(a, bitcast<float>(bits), at_least(x, -0.0f));
-}
-/// gelu_slope(x) for x >= −normal_tail_end: s = Φ(−a) − a φ(a), φ the normal density, for x < 0, otherwise 1 − s.
+/// one float halfway between two of them would err by 3 ULP.
 template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> gelu_slope_by_tail(pack<float, N, Isa> const& x) {
   using P = pack<float, N, Isa>;
-  P const a = at_most(magnitude(x), normal_tail_clamp), one(1.0f);
-  auto const [c, v, rest, r, t, q, shifted, square, lost] = normal_tail(a);
+  P const three(3.0f), one(1.0f), a = at_most(magnitude(x), normal_tail_clamp);
+  P const d = keep_order(a + three), b = keep_order(d - three), lost = keep_order(b - a);
+  P const upper = keep_order(d - P(6.0f)), v = divide(upper, d), remainder = fused<sign::minus>(v, d, upper);
+  P const half = b * P(0.5f), square = keep_order(b * half), square_low = fused<sign::plus, sign::minus>(b, half, square);
+  P const shifted = keep_order(multiply_add(square, P(-1.4411f), P(round_magic<float>))), n = keep_order(shifted - P(round_magic<float>));
+  P const low = multiply_add(remainder, P(-0.36f), multiply_add(n, P(2.12194440e-4f), -square_low));
+  P const t = fused(n, P(-0.693359375f), -square), q = exp_rest(keep_order(t + low), low);
+  P const last = horner(v, 4.91530336e-05f, 0.000101725098f, -0.000353616255f, -0.000987985055f, 0.00290581677f, 0.00613264926f, -0.0462133959f,
+                        0.123225003f);
+  P const r = multiply_add(v, fused(last, v, P(-0.206402615f)), multiply_add(lost, P(0.398942280f), P(0.121513948f)));
   P const exact = multiply_add(square + square, lost, a);  // a exp(−a²/2) = exact exp(−b²/2)
   P const g = multiply_add(exact, P(-0.398942280f), r);
   P const power = bitcast<float>((bitcast<int32_t>(shifted) + pack<int32_t, N, Isa>(127)) << 23);
@@ -16354,7 +16353,7 @@ SITU_INLINE pack<float, N, Isa> gelu(pack<float, N, Isa> const& x) {
   }
 #endif
   if constexpr (Isa::fma) {
-    P const y = detail::gelu_by_tail(x);
+    P const y = detail::gelu_by_exp2(x);
     if (SITU_UNLIKELY(detail::any_below(x, -detail::normal_tail_end))) return select(x < P(-detail::normal_tail_end), detail::gelu_anywhere(x), y);
     return y;
   }
