@@ -11612,7 +11612,11 @@ struct SplatRowsBody {
         word = static_cast<uint8_t>(*from) * uint64_t{0x101010101010101};
       }
       P const copies(word);
-      for (int64_t b = 0; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+      int64_t b = 0;
+      for (; b + 4 * Isa::bytes <= bytes; b += 4 * Isa::bytes) {
+        for (int k = 0; k < 4; ++k) __builtin_memcpy(to + b + k * Isa::bytes, &copies.v, Isa::bytes);
+      }
+      for (; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
       if (bytes % Isa::bytes != 0) __builtin_memcpy(to + bytes - Isa::bytes, &copies.v, Isa::bytes);
     }
     return 0;
@@ -11842,8 +11846,8 @@ inline constexpr int64_t transposed_columns = 1024;  ///< of a tile: as many row
 inline constexpr int64_t columns_ahead = 48;         ///< how far transposed operands are prefetched: a set of the cache holds few rows
 /// From this size of the second cache on it holds two lines of as many columns as are under way (2 MiB: 0.8 to 0.9 of the time; 512 KiB: 1.7 to 2.4).
 inline constexpr int64_t two_lines_cache_bytes = int64_t{2} << 20;
-inline constexpr int64_t pack_bytes = 4096;
-inline constexpr int64_t scratch_bytes = 32 * 1024;
+inline constexpr int64_t pack_bytes = 4096, long_pack_bytes = 8192;  ///< the latter where there are few operands, none is transposed, and there are eight packs or more
+inline constexpr int64_t scratch_bytes = 4 * (long_pack_bytes + 64);
 
 constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -11855,6 +11859,7 @@ struct TileGrid {
   bool prefetches = false;
   int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
   int64_t rows_ahead = 1;  ///< of a pack, whose lines are prefetched
+  int64_t buffer_bytes;    ///< of a pack of each operand
   int64_t tile[max_rank];  ///< the extents of a tile
   int order[max_rank];     ///< of the axes: neighbouring tiles differ in the first
   int64_t tiles = 1;       ///< how many there are
@@ -11886,7 +11891,6 @@ struct StridedSpace {
   int64_t stride(int o, int axis) const { return axis < 0 ? 0 : strides[o * max_rank + axis]; }
   static int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
   int last() const { return rank - 1; }
-  int64_t buffer_bytes() const { return operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64; }
   SITU_NOINLINE void choose_grid() {
     grid = {};
     int64_t const columns = sizes[last()];
@@ -11912,7 +11916,9 @@ struct StridedSpace {
       }
     }
     int64_t const rows = row < 0 ? 1 : sizes[row];
-    int64_t const pack = (buffer_bytes() - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
+    if (!transposes && operands * (long_pack_bytes + 64) <= scratch_bytes && n * widest >= 8 * long_pack_bytes) grid.buffer_bytes = long_pack_bytes + 64;
+    else grid.buffer_bytes = operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64;
+    int64_t const pack = (grid.buffer_bytes - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
     int64_t line = 1;  // rows that are packed together, or a multiple of them
     grid.packs = buffers;
     if (transposes) {
@@ -11970,9 +11976,8 @@ using RunFunction = void (*)(void const* self, void* const* data, int64_t const*
 class TileWalk {
  public:
   TileWalk(StridedSpace const& space, RunFunction run, void const* self) : space_(space), grid_(space.grid), run_(run), self_(self) {
-    int64_t const bytes = space.buffer_bytes();
     for (int o = 0; o < space.operands; ++o) {
-      buffer_[o] = scratch_ + o * bytes;
+      buffer_[o] = scratch_ + o * grid_.buffer_bytes;
       kept_[o] = {};
       step_[o] = space.stride(o, space.last()), row_[o] = space.stride(o, grid_.row_axis), layer_[o] = space.stride(o, grid_.layer_axis);
       int64_t const near = StridedSpace::magnitude(row_[o]), apart = StridedSpace::magnitude(step_[o]);

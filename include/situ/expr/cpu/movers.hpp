@@ -80,7 +80,11 @@ struct SplatRowsBody {
         word = static_cast<uint8_t>(*from) * uint64_t{0x101010101010101};
       }
       P const copies(word);
-      for (int64_t b = 0; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+      int64_t b = 0;
+      for (; b + 4 * Isa::bytes <= bytes; b += 4 * Isa::bytes) {
+        for (int k = 0; k < 4; ++k) __builtin_memcpy(to + b + k * Isa::bytes, &copies.v, Isa::bytes);
+      }
+      for (; b + Isa::bytes <= bytes; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
       if (bytes % Isa::bytes != 0) __builtin_memcpy(to + bytes - Isa::bytes, &copies.v, Isa::bytes);
     }
     return 0;
