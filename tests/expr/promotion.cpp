@@ -151,6 +151,25 @@ TEST_CASE("% and remainder take the divisor's sign, fmod the dividend's, round g
   CHECK(eval(round(Tensor<float>{0.5, 1.5, 2.5, -0.5, -1.5, 2.4999998f})).to_vector() == std::vector<float>{0, 2, 2, -0.f, -2, 2});
 }
 
+TEST_CASE_TEMPLATE("a number too large for a conversion in fewer bits is converted among others that are not", T, float, double) {
+  T const inf = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
+  for (double number : {2147483520., 2147483647.5, 2147483648., 2147483904., 2147483649.5, -2147483648., -2147483648.5, -2147483904., 4294967296.5, 2251799813685247.5,
+                        2251799813685248., -2251799813685247.5, -2251799813685250., 4503599627370497., 9e18, 1e19, -1e19, 0.5, -0.9999999, 0x1p-140}) {
+    for (int at = 0; at < 16; ++at) {
+      Tensor<T> x = full<T>({16}, T(-3.75));
+      T const value = static_cast<T>(number);
+      x.data()[at] = value;
+      std::vector<int64_t> expected(16, -3);
+      expected[static_cast<std::size_t>(at)] = value >= T(0x1p63) ? INT64_MAX : value < T(-0x1p63) ? INT64_MIN : static_cast<int64_t>(value);
+      CAPTURE(number);
+      CHECK(eval(cast<int64_t>(x)).to_vector() == expected);
+    }
+  }
+  Tensor<T> x = full<T>({16}, T(2.5));
+  x.data()[2] = nan, x.data()[7] = inf, x.data()[13] = -inf;
+  CHECK(eval(cast<int64_t>(x)).to_vector() == std::vector<int64_t>{2, 2, 0, 2, 2, 2, 2, INT64_MAX, 2, 2, 2, 2, 2, INT64_MIN, 2, 2});
+}
+
 TEST_CASE_TEMPLATE("floats become integers by truncation, saturate, and NaN becomes 0", T, float, double) {
   T const inf = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
   Tensor<T> const x{0.9, -0.9, 1.5, -1.5, 127.5, 128, -128.9, -129, 255.5, 256, 32767.5, 32768, -32769, 1e6, -1e6, 2147483520., 2147483648.,

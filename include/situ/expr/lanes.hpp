@@ -5,6 +5,7 @@
 #pragma once
 
 #include <situ/core/scalar.hpp>
+#include <situ/expr/math/basic.hpp>
 #include <situ/expr/pack.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -132,6 +133,17 @@ SITU_INLINE T lane(X const& x, int k) {
   else return static_cast<T>(x[k]);
 }
 
+/// Truncated to 64 bits: floats by 32 bits, which they have to fit in, doubles of less than 2^51 by their own.
+template <int N, class Isa>
+SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<float, N, Isa> const& x) {
+  return convert_unchecked<int64_t>(convert_unchecked<int32_t>(x));
+}
+template <int N, class Isa>
+SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<double, N, Isa> const& x) {
+  pack<double, N, Isa> const unit(0x1.8p52);  // in the last place
+  return bitcast<int64_t>(keep_order(math::detail::rounded<math::detail::towards::zero>(x) + unit)) - bitcast<int64_t>(unit);
+}
+
 /// Floating lanes to integers: truncated, saturated, NaN to 0.
 template <class To, class From, int N, class Isa>
 SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
@@ -142,6 +154,10 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   if constexpr (sizeof(To) < 4) {
     F const number = select(x == x, x, F(From(0))), above_low = select(number < lowest, lowest, number);
     return convert_unchecked<To>(select(above_low > highest, highest, above_low));
+  }
+  if constexpr (sizeof(To) == 8 && Isa::bytes == 32) {  // AVX2 converts to 32 bits at most
+    F const bound(sizeof(From) == 4 ? From(0x1p31) : From(0x1p51));
+    if (SITU_LIKELY(!any_of(!((x < bound) & (x > -bound))))) return whole_numbers(x);
   }
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
