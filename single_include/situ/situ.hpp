@@ -10911,11 +10911,11 @@ SITU_INLINE T lane(X const& x, int k) {
 
 /// Truncated to 64 bits: floats by 32 bits, which they have to fit in, doubles of less than 2^51 by their own.
 template <int N, class Isa>
-SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<float, N, Isa> const& x) {
+SITU_INLINE pack<int64_t, N, Isa> truncated_lanes(pack<float, N, Isa> const& x) {
   return convert_unchecked<int64_t>(convert_unchecked<int32_t>(x));
 }
 template <int N, class Isa>
-SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<double, N, Isa> const& x) {
+SITU_INLINE pack<int64_t, N, Isa> truncated_lanes(pack<double, N, Isa> const& x) {
   pack<double, N, Isa> const unit(0x1.8p52);  // in the last place
   return bitcast<int64_t>(keep_order(math::detail::rounded<math::detail::towards::zero>(x) + unit)) - bitcast<int64_t>(unit);
 }
@@ -10933,7 +10933,7 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   }
   if constexpr (sizeof(To) == 8 && Isa::bytes == 32) {  // AVX2 converts to 32 bits at most
     F const bound(sizeof(From) == 4 ? From(0x1p31) : From(0x1p51));
-    if (SITU_LIKELY(!any_of(!((x < bound) & (x > -bound))))) return whole_numbers(x);
+    if (SITU_LIKELY(!any_of(!((x < bound) & (x > -bound))))) return truncated_lanes(x);
   }
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));
@@ -41058,7 +41058,8 @@ void searchsorted(A const&, E const&, right_t) = delete;
 
 
 // ---- <situ/ops/cpu/sort.hpp>
-/// Sorting on the CPU: short rows side by side in the lanes of vectors, others by radix, long ones by all threads together.
+/// Sorting on the CPU: short rows side by side in the lanes of vectors, others by radix or, whole numbers of a narrow range, by counting, long ones by all
+/// threads together.
 ///
 /// Source    the network is the merge exchange of Batcher, for any length: Knuth, The Art of Computer Programming 3, 5.2.2 M.
 
@@ -41070,6 +41071,12 @@ void searchsorted(A const&, E const&, right_t) = delete;
 /// in a table, which is made from a sample. A bucket that is still too long is cut again.
 /// Source    samples: Frazer & McKellar 1970, doi:10.1145/321592.321600; the parts of a row are counted apart, as in Zagha & Blelloch 1991,
 ///           doi:10.1145/125826.126164.
+
+
+// ---- <situ/ops/cpu/sort_counts.hpp>
+/// Sorting whole numbers of a narrow range, such as labels, by counting them: in linear time, however they are mixed.
+
+#include <cstring>
 
 
 // ---- <situ/ops/cpu/sort_radix.hpp>
@@ -41593,11 +41600,99 @@ void radix_sort_records(SortedRow<T> const& row, void* scratch, int64_t n, bool 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// The smallest and the largest of n numbers, at least one, besides those that are there already.
+template <class T>
+struct Extremes {
+  template <class Isa>
+  SITU_INLINE static void run(T const* from, int64_t n, T* low, T* high) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(T));
+    using P = pack<T, N, Isa>;
+    P least(*low), most(*high);
+    int64_t i = 0;
+    for (; i + N <= n; i += N) {
+      P const x = P::load(from + i);
+      least = select(x < least, x, least);
+      most = select(most < x, x, most);
+    }
+    for (int k = 0; k < N; ++k) {
+      if (least[k] < *low) *low = least[k];
+      if (*high < most[k]) *high = most[k];
+    }
+    for (; i < n; ++i) {
+      if (from[i] < *low) *low = from[i];
+      if (*high < from[i]) *high = from[i];
+    }
+  }
+};
+
+/// Whether numbers of this type may be sorted by counting: those of 16 bits take a radix sort two passes at most.
+template <class T>
+inline constexpr bool is_counted = std::is_integral_v<T> && sizeof(T) >= 4;
+inline constexpr int64_t counted_elements = 2048;  ///< fewer are not worth it
+inline constexpr int64_t most_counts = 65536;      ///< which the second cache holds
+inline constexpr int64_t most_counted_parts = 32;  ///< more threads than eight or so sort by buckets in less time than one of them counts
+
+/// How many whole numbers there are from the lowest of n elements to the highest; 0 where they are more than `most`, most often known from a few elements.
+template <class T>
+int64_t numbers_between(T const* from, int64_t n, int64_t most, T& low) {
+  T high = low = from[0];
+  auto const is_wide = [&] { return static_cast<uint64_t>(high) - static_cast<uint64_t>(low) >= static_cast<uint64_t>(most); };
+  constexpr int64_t samples = 32, step = 16384;
+  for (int64_t k = 1; k < samples; ++k) {
+    T const x = from[n / samples * k];
+    low = x < low ? x : low, high = high < x ? x : high;
+  }
+  for (int64_t i = 0; i < n && !is_wide(); i += step) dispatch<Extremes<T>>(from + i, n - i < step ? n - i : step, &low, &high);
+  return is_wide() ? 0 : static_cast<int64_t>(high - low) + 1;
+}
+
+/// Sorts a row on this thread where its numbers are few next to n; false where they are not. The scratch memory has to hold n / 2 counts.
+template <class T>
+bool sort_by_counting(SortedRow<T> const& row, int64_t n, bool descending, void* scratch) {
+  if (n < counted_elements || n > int64_t{0xFFFFFFFF}) return false;
+  T low;
+  int64_t const numbers = numbers_between(row.source, n, n / 4 < most_counts ? n / 4 : most_counts, low);
+  if (numbers == 0) return false;
+  auto* const places = static_cast<uint32_t*>(scratch);
+  uint32_t* const counts = places + numbers;
+  auto const number = [&](int64_t i) { return static_cast<std::size_t>(row.source[i] - low); };
+  auto const in_order = [&](int64_t k) { return static_cast<std::size_t>(descending ? numbers - 1 - k : k); };
+  std::memset(places, 0, 2 * static_cast<std::size_t>(numbers) * sizeof(uint32_t));
+  for (int64_t i = 0; i + 1 < n; i += 2) ++counts[number(i)], ++places[number(i + 1)];  // apart: a count that was just written has to be waited for
+  if (n % 2 != 0) ++counts[number(n - 1)];
+  uint32_t before = 0;
+  for (int64_t k = 0; k < numbers; ++k) {
+    std::size_t const v = in_order(k);
+    counts[v] += places[v];
+    places[v] = before;
+    before += counts[v];
+  }
+  if (row.indices) {
+    for (int64_t i = 0; i < n; ++i) row.indices[places[number(i)]++] = i;
+  }
+  if (row.values) {
+    T* to = row.values;
+    for (int64_t k = 0; k < numbers; ++k) {
+      std::size_t const v = in_order(k);
+      T const value = static_cast<T>(low + static_cast<T>(v));
+      for (uint32_t left = counts[v]; left > 0; --left) *to++ = value;
+    }
+  }
+  return true;
+}
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
 /// Which bucket a key goes to.
 struct alignas(64) BucketTable {
   static constexpr int buckets = 256, cell_bits = 16, most_samples = 8192;
   Digit cell;
   bool once;  ///< keys of a bucket are equal: elements go where they stay
+  bool counted;  ///< of is_counted numbers: the row is sorted
   unsigned char bucket[1 << cell_bits];
   uint16_t samples[1 << cell_bits];
 
@@ -41712,7 +41807,7 @@ void sort_by_buckets(LongRow<T, Indexed> const& row) {
 /// One long row, sorted by several threads: each stage is a launch. What a stage needs to know of those before it stands in device memory.
 template <class T, bool Indexed>
 struct LongRowKernel {
-  enum Stage { look, plan, count, scatter, sort };
+  enum Stage { by_counting, look, plan, count, scatter, sort };
   struct State {
     KeyBits bits;
     Counts counts;
@@ -41725,6 +41820,10 @@ struct LongRowKernel {
   int64_t begin(int64_t part) const { return row.n / parts * part + (part < row.n % parts ? part : row.n % parts); }
 
   void operator()(int64_t first, int64_t last) const {
+    if constexpr (is_counted<T>) {
+      if (stage == by_counting) row.table->counted = parts <= most_counted_parts && sort_by_counting(row.row, row.n, row.descending, row.items);
+      if (stage == by_counting || row.table->counted) return;
+    }
     if (stage == plan) {
       KeyBits bits;
       for (int64_t k = 0; k < parts; ++k) bits.add(state[k].bits);
@@ -41769,6 +41868,7 @@ void sort_long_row(LongRow<T, Indexed> const& row, int64_t parts, void* state) {
     kernel.stage = stage;
     device_traits<D>::launch(kernel, count, 0);
   };
+  if constexpr (is_counted<T>) run(Kernel::by_counting, 1);
   run(Kernel::look, parts);
   run(Kernel::plan, 1);
   run(Kernel::count, parts);
@@ -42016,6 +42116,9 @@ struct RowsKernel {
   void sort(SortedRow<T> const& row, char* memory) const {
     int64_t const n = problem.n;
     bool const descending = problem.descending;
+    if constexpr (is_counted<T>) {
+      if (sort_by_counting(row, n, descending, memory)) return;
+    }
     if (n <= insertion_limit) sort_short_row<T, Indexed>(row, n, descending);
     else if (is_long_row<T, Indexed>(n)) sort_by_buckets(LongRow<T, Indexed>::in(memory, row, n, descending));
     else if constexpr (Indexed) radix_sort_records(row, memory, n, descending);
@@ -43903,17 +44006,27 @@ struct GroupsKernel {
 
   /// Whether a group begins at each of the m elements from `base` on.
   void find_begins(int64_t base, int64_t m, unsigned char* begins) const {
+    if constexpr (std::is_integral_v<T>) {
+      T const* const at = problem.sorted + base;
+      begins[0] = base == 0 || at[0] != at[-1];
+      for (int64_t i = 1; i < m; ++i) begins[i] = at[i] != at[i - 1];
+      return;
+    }
     sort_key_t<T> keys[key_block + 1];
     dispatch<EncodeKeys<T>>(problem.sorted + base, &keys[1], m, sort_key_t<T>(0));
     keys[0] = base > 0 ? sort_key(problem.sorted[base - 1]) : static_cast<sort_key_t<T>>(~keys[1]);
     for (int64_t i = 0; i < m; ++i) begins[i] = static_cast<unsigned char>((keys[i + 1] != keys[i]) | (floating<T> && keys[i + 1] == nan_key<T>));
   }
 
+  /// Whether a group that has begun goes on to the last of these m elements: in order, they are equal where the ends are.
+  bool goes_on(int64_t base, int64_t m) const { return std::is_integral_v<T> && base > 0 && problem.sorted[base - 1] == problem.sorted[base + m - 1]; }
+
   void count_part(int64_t part) const {
     unsigned char begins[key_block];
     int64_t found = 0;
     for (int64_t base = begin(part), end = begin(part + 1); base < end; base += key_block) {
       int64_t const m = end - base < key_block ? end - base : key_block;
+      if (goes_on(base, m)) continue;
       find_begins(base, m, begins);
       for (int64_t i = 0; i < m; ++i) found += begins[i];
     }
@@ -43928,6 +44041,7 @@ struct GroupsKernel {
     for (int64_t k = 0; k <= part; ++k) group += problem.totals[k];  // totals[k] is what part k - 1 has found
     for (int64_t base = begin(part), end = begin(part + 1); base < end; base += key_block) {
       int const m = static_cast<int>(end - base < key_block ? end - base : key_block);
+      if (!problem.inverse && goes_on(base, m)) continue;
       find_begins(base, m, begins);
       int found = 0;
       for (int i = 0; i < m; ++i) places[found] = i, found += begins[i];  // no branches that cannot be predicted

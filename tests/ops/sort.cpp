@@ -213,6 +213,41 @@ TEST_CASE_TEMPLATE("close elements between distant ones are sorted too", T, doub
   });
 }
 
+// Those are counted, where their range is at most a quarter of their number.
+TEST_CASE_TEMPLATE("whole numbers of a narrow range are sorted, wherever it lies and where it ends", T, int32_t, int64_t) {
+  int const before = num_threads();
+  using U = detail::unsigned_of_size<T>;
+  T const least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
+  auto const check = [&](int64_t n, int64_t range, T low, int64_t far) {
+    INFO(n, " elements of ", range, " numbers from ", low);
+    Tensor<T> x = empty<T>({n});
+    for (int64_t i = 0; i < n; ++i) x.data()[i] = static_cast<T>(static_cast<U>(low) + static_cast<U>(i == 5 ? 0 : i == 77 ? range - 1 : static_cast<int64_t>(hashed(i) % static_cast<uint64_t>(range))));
+    if (far != 0) x.data()[n - 3] = static_cast<T>(static_cast<U>(low) + static_cast<U>(range - 1 + far));
+    check_sort(x);
+    Tensor<T> const evaluated = where(x == x, x, x);
+    auto const in_place = sort_values(where(x == x, x, x));
+    CHECK(differs<T>(evaluated, 0, false, n, &in_place, nullptr) == "");
+  };
+  for (int threads : {1, 3}) {
+    set_num_threads(threads);
+    for (int64_t n : {2047, 2048, 2049, 20001, 140000}) {
+      for (int64_t range : {int64_t{1}, int64_t{3}, n / 4 - 1, n / 4, n / 4 + 1}) {
+        check(n, range, T(-range / 2), 0);
+        check(n, range, least, 0);
+        check(n, range, static_cast<T>(most - (range - 1)), 0);
+        check(n, range, T(-3), 1);
+        check(n, range, T(-3), int64_t{1} << 30);
+      }
+    }
+  }
+  set_num_threads(before);
+  situ_test::with_every_instruction_set<Cpu>([&] { check(5003, 1000, T(-500), 0); });
+  Tensor<T> x = empty<T>({3, 3000});
+  for (int64_t i = 0; i < x.size(); ++i) x.data()[i] = static_cast<T>(hashed(i) % 50) - 25;
+  check_sort(x.to(Emulated<0>{}));
+  check_sort(x.t());
+}
+
 // Few elements are inserted one by one; how few, the bits say in which they differ.
 TEST_CASE_TEMPLATE("rows of every short length are sorted, whatever the bits in which they differ", T, double, int64_t, float, int16_t) {
   for (int64_t n = 20; n < 140; ++n) {

@@ -135,11 +135,11 @@ SITU_INLINE T lane(X const& x, int k) {
 
 /// Truncated to 64 bits: floats by 32 bits, which they have to fit in, doubles of less than 2^51 by their own.
 template <int N, class Isa>
-SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<float, N, Isa> const& x) {
+SITU_INLINE pack<int64_t, N, Isa> truncated_lanes(pack<float, N, Isa> const& x) {
   return convert_unchecked<int64_t>(convert_unchecked<int32_t>(x));
 }
 template <int N, class Isa>
-SITU_INLINE pack<int64_t, N, Isa> whole_numbers(pack<double, N, Isa> const& x) {
+SITU_INLINE pack<int64_t, N, Isa> truncated_lanes(pack<double, N, Isa> const& x) {
   pack<double, N, Isa> const unit(0x1.8p52);  // in the last place
   return bitcast<int64_t>(keep_order(math::detail::rounded<math::detail::towards::zero>(x) + unit)) - bitcast<int64_t>(unit);
 }
@@ -157,7 +157,7 @@ SITU_INLINE pack<To, N, Isa> saturate(pack<From, N, Isa> const& x) {
   }
   if constexpr (sizeof(To) == 8 && Isa::bytes == 32) {  // AVX2 converts to 32 bits at most
     F const bound(sizeof(From) == 4 ? From(0x1p31) : From(0x1p51));
-    if (SITU_LIKELY(!any_of(!((x < bound) & (x > -bound))))) return whole_numbers(x);
+    if (SITU_LIKELY(!any_of(!((x < bound) & (x > -bound))))) return truncated_lanes(x);
   }
   auto const below = x <= lowest, above = x >= highest, number = x == x;
   F const inside = select(number & !(below | above), x, F(From(0)));

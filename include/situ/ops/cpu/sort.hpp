@@ -1,4 +1,5 @@
-/// Sorting on the CPU: short rows side by side in the lanes of vectors, others by radix, long ones by all threads together.
+/// Sorting on the CPU: short rows side by side in the lanes of vectors, others by radix or, whole numbers of a narrow range, by counting, long ones by all
+/// threads together.
 ///
 /// Source    the network is the merge exchange of Batcher, for any length: Knuth, The Art of Computer Programming 3, 5.2.2 M.
 #pragma once
@@ -243,6 +244,9 @@ struct RowsKernel {
   void sort(SortedRow<T> const& row, char* memory) const {
     int64_t const n = problem.n;
     bool const descending = problem.descending;
+    if constexpr (is_counted<T>) {
+      if (sort_by_counting(row, n, descending, memory)) return;
+    }
     if (n <= insertion_limit) sort_short_row<T, Indexed>(row, n, descending);
     else if (is_long_row<T, Indexed>(n)) sort_by_buckets(LongRow<T, Indexed>::in(memory, row, n, descending));
     else if constexpr (Indexed) radix_sort_records(row, memory, n, descending);

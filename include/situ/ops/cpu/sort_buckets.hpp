@@ -7,7 +7,7 @@
 #pragma once
 
 #include <situ/core/device.hpp>
-#include <situ/ops/cpu/sort_radix.hpp>
+#include <situ/ops/cpu/sort_counts.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -17,6 +17,7 @@ struct alignas(64) BucketTable {
   static constexpr int buckets = 256, cell_bits = 16, most_samples = 8192;
   Digit cell;
   bool once;  ///< keys of a bucket are equal: elements go where they stay
+  bool counted;  ///< of is_counted numbers: the row is sorted
   unsigned char bucket[1 << cell_bits];
   uint16_t samples[1 << cell_bits];
 
@@ -131,7 +132,7 @@ void sort_by_buckets(LongRow<T, Indexed> const& row) {
 /// One long row, sorted by several threads: each stage is a launch. What a stage needs to know of those before it stands in device memory.
 template <class T, bool Indexed>
 struct LongRowKernel {
-  enum Stage { look, plan, count, scatter, sort };
+  enum Stage { by_counting, look, plan, count, scatter, sort };
   struct State {
     KeyBits bits;
     Counts counts;
@@ -144,6 +145,10 @@ struct LongRowKernel {
   int64_t begin(int64_t part) const { return row.n / parts * part + (part < row.n % parts ? part : row.n % parts); }
 
   void operator()(int64_t first, int64_t last) const {
+    if constexpr (is_counted<T>) {
+      if (stage == by_counting) row.table->counted = parts <= most_counted_parts && sort_by_counting(row.row, row.n, row.descending, row.items);
+      if (stage == by_counting || row.table->counted) return;
+    }
     if (stage == plan) {
       KeyBits bits;
       for (int64_t k = 0; k < parts; ++k) bits.add(state[k].bits);
@@ -188,6 +193,7 @@ void sort_long_row(LongRow<T, Indexed> const& row, int64_t parts, void* state) {
     kernel.stage = stage;
     device_traits<D>::launch(kernel, count, 0);
   };
+  if constexpr (is_counted<T>) run(Kernel::by_counting, 1);
   run(Kernel::look, parts);
   run(Kernel::plan, 1);
   run(Kernel::count, parts);

@@ -27,17 +27,27 @@ struct GroupsKernel {
 
   /// Whether a group begins at each of the m elements from `base` on.
   void find_begins(int64_t base, int64_t m, unsigned char* begins) const {
+    if constexpr (std::is_integral_v<T>) {
+      T const* const at = problem.sorted + base;
+      begins[0] = base == 0 || at[0] != at[-1];
+      for (int64_t i = 1; i < m; ++i) begins[i] = at[i] != at[i - 1];
+      return;
+    }
     sort_key_t<T> keys[key_block + 1];
     dispatch<EncodeKeys<T>>(problem.sorted + base, &keys[1], m, sort_key_t<T>(0));
     keys[0] = base > 0 ? sort_key(problem.sorted[base - 1]) : static_cast<sort_key_t<T>>(~keys[1]);
     for (int64_t i = 0; i < m; ++i) begins[i] = static_cast<unsigned char>((keys[i + 1] != keys[i]) | (floating<T> && keys[i + 1] == nan_key<T>));
   }
 
+  /// Whether a group that has begun goes on to the last of these m elements: in order, they are equal where the ends are.
+  bool goes_on(int64_t base, int64_t m) const { return std::is_integral_v<T> && base > 0 && problem.sorted[base - 1] == problem.sorted[base + m - 1]; }
+
   void count_part(int64_t part) const {
     unsigned char begins[key_block];
     int64_t found = 0;
     for (int64_t base = begin(part), end = begin(part + 1); base < end; base += key_block) {
       int64_t const m = end - base < key_block ? end - base : key_block;
+      if (goes_on(base, m)) continue;
       find_begins(base, m, begins);
       for (int64_t i = 0; i < m; ++i) found += begins[i];
     }
@@ -52,6 +62,7 @@ struct GroupsKernel {
     for (int64_t k = 0; k <= part; ++k) group += problem.totals[k];  // totals[k] is what part k - 1 has found
     for (int64_t base = begin(part), end = begin(part + 1); base < end; base += key_block) {
       int const m = static_cast<int>(end - base < key_block ? end - base : key_block);
+      if (!problem.inverse && goes_on(base, m)) continue;
       find_begins(base, m, begins);
       int found = 0;
       for (int i = 0; i < m; ++i) places[found] = i, found += begins[i];  // no branches that cannot be predicted
