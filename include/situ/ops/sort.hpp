@@ -13,8 +13,8 @@
 ///           indices are kept of elements of less than 8 bytes, or x lives on a GPU; OutOfMemory.
 /// Cost      an expression is evaluated once, into the result or what is sorted. CPU: radix sort by the upper bits that tell elements apart, of long rows
 ///           in buckets that a cache holds, with as much scratch memory as x (long rows: twice) or 16 bytes for each element (32 for 8-byte types) with indices; several rows of at most
-///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers. An axis that is not the last costs a transposed copy
-///           beyond that.
+///           4096 elements (1024 with AVX2), and columns of as many, by networks in vector registers; int32 and int64 of a narrow range, as labels are, by
+///           counting. An axis that is not the last costs a transposed copy beyond that.
 /// Gradient  ∂values/∂x is the permutation: the gradient of values goes to the places that `indices` names.
 #pragma once
 
