@@ -12989,7 +12989,7 @@ struct TileGrid {
   bool prefetches = false;
   int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
   int64_t rows_ahead = 1;  ///< of a pack, whose lines are prefetched
-  int64_t buffer_bytes;    ///< of a pack of each operand
+  int64_t buffer_bytes = 0;  ///< of a pack of each operand
   int64_t tile[max_rank];  ///< the extents of a tile
   int order[max_rank];     ///< of the axes: neighbouring tiles differ in the first
   int64_t tiles = 1;       ///< how many there are

@@ -53,6 +53,9 @@ project() {
     case $form in find_package*) echo 'find_package(situ REQUIRED)' ;; esac  # again, as what another dependency asks for
     echo "add_executable(program $(printf ' ../%s' $source))"
     echo "target_link_libraries(program PRIVATE $target)"
+    if [ $source = main.cpp ]; then  # what the user's compiler is to warn of is in the user's code alone
+      echo 'target_compile_options(program PRIVATE -Wall -Wextra -Wconversion -Wsign-conversion -Wold-style-cast -Werror)'
+    fi
   } > "$scratch/user/program/CMakeLists.txt"
   "$cmake" -S "$scratch/user" -B "$scratch/build" -G "$generator" "-DCMAKE_CXX_COMPILER=$cxx" \
     "-DCMAKE_PREFIX_PATH=$scratch/situ"
