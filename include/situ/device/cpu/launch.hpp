@@ -73,7 +73,7 @@ inline instruction_set current_instruction_set() noexcept {
 /// of the whole cache, most of which is full of what others use.
 inline constexpr int64_t most_last_cache_bytes_of_a_core = int64_t{16} << 20;
 
-/// The size of the cache of that level, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the
+/// The size of the last cache, or of the second one, 0 where the system does not tell. Linux knows what the cores of this system share; the C library may count the
 /// last caches of all groups of cores of the processor, or of the one that a virtual machine has a part of.
 __attribute__((noinline, cold)) inline int64_t look_up_cache_bytes([[maybe_unused]] bool last) noexcept {
   int64_t bytes = 0;

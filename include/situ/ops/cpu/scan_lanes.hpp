@@ -243,8 +243,8 @@ struct ScanBody {
   }
   /// Two groups of joined packs are scanned in halves of registers, where most of the steps stay within 128 bits: the same additions, in two thirds of
   /// the instructions.
-  template <class Isa, int N>
-  static constexpr bool in_halves = in_two_floats && Isa::bytes == 32 && N == 8 && joined<N> == 2;
+  template <class Isa, int N, int Joined>
+  static constexpr bool in_halves = in_two_floats && Isa::bytes == 32 && N == 8 && Joined == 2;
   template <class Isa, int N>
   SITU_INLINE static void scan_two_groups(Tree const& tree, Run<Operands> const& run, int64_t i, L* scans, int flags) {
     using P = pack<L, N, Isa>;
@@ -274,7 +274,7 @@ struct ScanBody {
     bool waits = false;
     L *here = scans[0], *before = scans[1];
     for (; i + block * group <= stop; i += block * group) {
-      constexpr int step = in_halves<Isa, N> ? 2 : 1;
+      constexpr int step = in_halves<Isa, N, Joined> ? 2 : 1;
       for (int k = 0; k < block; k += step) {
         if constexpr (step == 2) scan_two_groups<Isa, N>(tree, run, i + k * group, here + k * group, flags);
         else scan_group<Isa, N, Joined>(tree, run, i + k * group, here + k * group, flags);
@@ -311,7 +311,7 @@ struct ScanBody {
         for (int k = 0; k < together; k += Joined) chain = S::combine(chain, static_cast<A>(Joined == 1 ? totals[k] : S::combine(totals[k], totals[k + Joined - 1])));
       }
     }
-    if constexpr (in_two_floats && (Isa::bytes == 64 || (in_halves<Isa, N> && Joined == 2))) {  // of shorter packs it gains nothing
+    if constexpr (in_two_floats && (Isa::bytes == 64 || in_halves<Isa, N, Joined>)) {  // of shorter packs it gains nothing
       if (stream) i = scan_blocks<Isa, N, Joined>(tree, run, i, stop, base, chain, flags);
     }
     alignas(64) L scans[block * group];
@@ -319,7 +319,7 @@ struct ScanBody {
     while (i + group <= stop) {
       int const fronts = static_cast<int>((stop - i) / group < block ? (stop - i) / group : block);
       int k = 0;
-      if constexpr (in_halves<Isa, N> && Joined == 2) {
+      if constexpr (in_halves<Isa, N, Joined>) {
         for (; k + 2 <= fronts; k += 2) {
           scan_two_groups<Isa, N>(tree, run, i + k * group, scans + k * group, flags);
           chains[k] = chain;
@@ -401,7 +401,7 @@ struct ScanBody {
       bool const overlaps = left % N != 0 && end >= 0;  // the last columns: a pack that begins among those before, done first
       P const last = overlaps ? add_pack<Isa, N>(tree, run, rows, bytes, bases + (end & based), chains, end, writes) : P(S::identity());
       bool const wide = stream || run.count >= 64;  // row by row: as memory lies, and in whole cache lines where it goes past the caches
-      if (wide) {
+      if (wide) {  // those that write without bases, as one thread does, have loops of their own
         if ((flags & 7) == 7) i = wide_rows<Isa, N, 7>(tree, run, rows, bytes, bases, chains, flags);
         else if ((flags & 7) == 5) i = wide_rows<Isa, N, 5>(tree, run, rows, bytes, bases, chains, flags);
         else i = wide_rows<Isa, N, -1>(tree, run, rows, bytes, bases, chains, flags);

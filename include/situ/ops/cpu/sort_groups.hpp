@@ -31,12 +31,12 @@ struct GroupsKernel {
       T const* const at = problem.sorted + base;
       begins[0] = base == 0 || at[0] != at[-1];
       for (int64_t i = 1; i < m; ++i) begins[i] = at[i] != at[i - 1];
-      return;
+    } else {
+      sort_key_t<T> keys[key_block + 1];
+      dispatch<EncodeKeys<T>>(problem.sorted + base, &keys[1], m, sort_key_t<T>(0));
+      keys[0] = base > 0 ? sort_key(problem.sorted[base - 1]) : static_cast<sort_key_t<T>>(~keys[1]);
+      for (int64_t i = 0; i < m; ++i) begins[i] = static_cast<unsigned char>((keys[i + 1] != keys[i]) | (keys[i + 1] == nan_key<T>));
     }
-    sort_key_t<T> keys[key_block + 1];
-    dispatch<EncodeKeys<T>>(problem.sorted + base, &keys[1], m, sort_key_t<T>(0));
-    keys[0] = base > 0 ? sort_key(problem.sorted[base - 1]) : static_cast<sort_key_t<T>>(~keys[1]);
-    for (int64_t i = 0; i < m; ++i) begins[i] = static_cast<unsigned char>((keys[i + 1] != keys[i]) | (floating<T> && keys[i + 1] == nan_key<T>));
   }
 
   /// Whether a group that has begun goes on to the last of these m elements: in order, they are equal where the ends are.
