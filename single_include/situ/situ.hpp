@@ -12363,6 +12363,10 @@ struct input_type<Apply<Op, T, Ts...>, K>
 template <class Tree>
 inline constexpr bool is_light = cost_of<Tree>.all() <= 32;
 
+/// Whether a test in a pass would cost a tenth of it, and the functions are those that every instruction set computes alike.
+template <class Tree>
+inline constexpr bool is_lightest = is_light<Tree> && cost_of<Tree>.computed <= 6;
+
 /// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
 #if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
 inline constexpr bool loops_round_alike = false;
@@ -12579,6 +12583,10 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
+  /// Up to where streaming is done: what is as fast with shorter registers spares the loop of the longest ones the question.
+  static constexpr instruction_set streams_up_to =
+      is_lightest<Tree> && lanes_in<isa::avx2> * static_cast<int>(sizeof(Out)) >= 16 ? instruction_set::avx2 : instruction_set::avx512;
+
   /// Contiguous inputs from element `begin` on, at least a pack of them. Where what is left in the end is less than a pack, the last pack begins before
   /// it: the output may then not be an input.
   template <class Isa>
@@ -12600,10 +12608,11 @@ struct ElementwiseBody {
   }
 
  private:
-  /// Whether a loop streams: wide packs leave time for a test, those of AVX2 have a loop of their own, and the processors without it are few.
+  /// Whether a loop streams: wide packs leave time for a test where there is something to compute, those of AVX2 have a loop of their own, and the
+  /// processors without it are few.
   template <class Isa>
   SITU_INLINE static auto streams(Run<Operands> const& run) {
-    if constexpr (Isa::bytes == 64) return run.streams;
+    if constexpr (Isa::bytes == 64 && streams_up_to == instruction_set::avx512) return run.streams;
     else return std::false_type();
   }
   /// Asks for what comes a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with
@@ -13356,6 +13365,7 @@ struct TreeCode {
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
   bool copies = false;  ///< its value is its input
+  instruction_set streams_up_to = instruction_set::avx512;
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -13435,14 +13445,20 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
 /// `longest` elements.
 template <int Operands>
 SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, int64_t longest) {
+  instruction_set const set = current_instruction_set();
+  auto* const streaming = code.start->of[static_cast<int>(set < code.streams_up_to ? set : code.streams_up_to)];
   int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
     run.count = smaller(left, longest);
     run.streams = before == 0 && run.count >= line;
-    if (run.streams) run.count = run.count / line * line;
-    else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
-    run_contiguous(code, tree, run);
+    if (run.streams) {
+      run.count = run.count / line * line;
+      streaming(tree, &run);
+    } else {
+      if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
+      run_contiguous(code, tree, run);
+    }
     advance(run.data, run.mask, code.sizes, Operands, run.count);
     run.origin += run.count;
   }
@@ -13611,7 +13627,8 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
                             64 / Body::widest_lane,
-                            std::is_same_v<Tree, Input<Out, 0>>};
+                            std::is_same_v<Tree, Input<Out, 0>>,
+                            Body::streams_up_to};
 }(std::make_integer_sequence<int, Operands>{});
 
 /// Binds a tree; the operands' places are still to be set.

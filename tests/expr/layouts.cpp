@@ -427,6 +427,8 @@ TEST_CASE("results beyond the caches have the bits of small ones, wherever they 
     }
   };
   compare(float{}, [](auto const& x, auto const& y) { return tanh(x * y + 1) - 0.5f * x; });
+  compare(float{}, [](auto const& x, auto const& y) { return x * y + y - 0.5f * x; });
+  compare(float{}, [](auto const& x, auto const& y) { return 1 / x + floor(y); });
   compare(double{}, [](auto const& x, auto const& y) { return exp(x) * y; });
   compare(float16{}, [](auto const& x, auto const& y) { return x * y - x; });
 }

@@ -81,6 +81,10 @@ struct input_type<Apply<Op, T, Ts...>, K>
 template <class Tree>
 inline constexpr bool is_light = cost_of<Tree>.all() <= 32;
 
+/// Whether a test in a pass would cost a tenth of it, and the functions are those that every instruction set computes alike.
+template <class Tree>
+inline constexpr bool is_lightest = is_light<Tree> && cost_of<Tree>.computed <= 6;
+
 /// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
 #if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
 inline constexpr bool loops_round_alike = false;
@@ -297,6 +301,10 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
+  /// Up to where streaming is done: what is as fast with shorter registers spares the loop of the longest ones the question.
+  static constexpr instruction_set streams_up_to =
+      is_lightest<Tree> && lanes_in<isa::avx2> * static_cast<int>(sizeof(Out)) >= 16 ? instruction_set::avx2 : instruction_set::avx512;
+
   /// Contiguous inputs from element `begin` on, at least a pack of them. Where what is left in the end is less than a pack, the last pack begins before
   /// it: the output may then not be an input.
   template <class Isa>
@@ -318,10 +326,11 @@ struct ElementwiseBody {
   }
 
  private:
-  /// Whether a loop streams: wide packs leave time for a test, those of AVX2 have a loop of their own, and the processors without it are few.
+  /// Whether a loop streams: wide packs leave time for a test where there is something to compute, those of AVX2 have a loop of their own, and the
+  /// processors without it are few.
   template <class Isa>
   SITU_INLINE static auto streams(Run<Operands> const& run) {
-    if constexpr (Isa::bytes == 64) return run.streams;
+    if constexpr (Isa::bytes == 64 && streams_up_to == instruction_set::avx512) return run.streams;
     else return std::false_type();
   }
   /// Asks for what comes a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with

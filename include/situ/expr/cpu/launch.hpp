@@ -41,6 +41,7 @@ struct TreeCode {
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
   bool copies = false;  ///< its value is its input
+  instruction_set streams_up_to = instruction_set::avx512;
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -120,14 +121,20 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
 /// `longest` elements.
 template <int Operands>
 SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, int64_t longest) {
+  instruction_set const set = current_instruction_set();
+  auto* const streaming = code.start->of[static_cast<int>(set < code.streams_up_to ? set : code.streams_up_to)];
   int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
     run.count = smaller(left, longest);
     run.streams = before == 0 && run.count >= line;
-    if (run.streams) run.count = run.count / line * line;
-    else if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
-    run_contiguous(code, tree, run);
+    if (run.streams) {
+      run.count = run.count / line * line;
+      streaming(tree, &run);
+    } else {
+      if (before != 0) run.count = smaller(run.count, before / code.sizes[0] + (before % code.sizes[0] != 0 ? left : 0));
+      run_contiguous(code, tree, run);
+    }
     advance(run.data, run.mask, code.sizes, Operands, run.count);
     run.origin += run.count;
   }
@@ -296,7 +303,8 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
                             64 / Body::widest_lane,
-                            std::is_same_v<Tree, Input<Out, 0>>};
+                            std::is_same_v<Tree, Input<Out, 0>>,
+                            Body::streams_up_to};
 }(std::make_integer_sequence<int, Operands>{});
 
 /// Binds a tree; the operands' places are still to be set.
