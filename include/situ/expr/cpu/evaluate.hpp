@@ -301,8 +301,9 @@ struct ElementwiseBody {
   template <class Isa>
   static constexpr int lanes_in = Isa::bytes / widest_lane;
 
-  /// Up to where streaming is done: what is as fast with shorter registers spares the loop of the longest ones the question.
-  static constexpr instruction_set streams_up_to =
+  /// The set whose loop does what needs no registers longer than its own. It streams, which spares the loop of longer ones the question, and it takes what
+  /// is less than a longer pack.
+  static constexpr instruction_set short_loop =
       is_lightest<Tree> && lanes_in<isa::avx2> * static_cast<int>(sizeof(Out)) >= 16 ? instruction_set::avx2 : instruction_set::avx512;
 
   /// Contiguous inputs from element `begin` on, at least a pack of them. Where what is left in the end is less than a pack, the last pack begins before
@@ -330,7 +331,7 @@ struct ElementwiseBody {
   /// processors without it are few.
   template <class Isa>
   SITU_INLINE static auto streams(Run<Operands> const& run) {
-    if constexpr (Isa::bytes == 64 && streams_up_to == instruction_set::avx512) return run.streams;
+    if constexpr (Isa::bytes == 64 && short_loop == instruction_set::avx512) return run.streams;
     else return std::false_type();
   }
   /// Asks for what comes a page later: with AVX2 the processor that computes does not run far enough ahead of itself, and what it foresees ends with

@@ -41,7 +41,7 @@ struct TreeCode {
   int sizes[Operands];  ///< of an element
   int lanes;            ///< elements of an AVX-512 pack
   bool copies = false;  ///< its value is its input
-  instruction_set streams_up_to = instruction_set::avx512;
+  instruction_set short_loop = instruction_set::avx512;  ///< the set for what needs no longer registers
 
   SITU_INLINE int pack_lanes(instruction_set set) const { return lanes >> (2 - static_cast<int>(set)); }
 };
@@ -50,8 +50,16 @@ struct TreeCode {
 SITU_INLINE void* as_if_from(void* place, int64_t first, int size) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(place) - static_cast<std::uintptr_t>(first * size));
 }
-/// What a loop cannot do. Where the output is an input, the last pack's worth is done first, kept, and stored in the end. What is less than a pack is done on
-/// padded copies.
+/// Whether an input is the output.
+template <int Operands>
+SITU_INLINE bool is_in_place(Run<Operands> const& run) {
+  for (int o = 1; o < Operands; ++o) {
+    if (run.data[o] == run.data[0]) return true;
+  }
+  return false;
+}
+/// What a loop cannot do. Where the output is an input, the last pack's worth is done first, kept, and stored in the end. What is less than a pack is
+/// done in shorter ones or on padded copies.
 template <int Operands>
 SITU_NOINLINE void run_rest(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, instruction_set set) {
   auto* const loop = code.start->of[static_cast<int>(set)];
@@ -71,6 +79,10 @@ SITU_NOINLINE void run_rest(TreeCode<Operands> const& code, void const* tree, Ru
     return copy_short(static_cast<char*>(out) + last * size, kept, lanes * size);
   }
   if (count == 0) return;
+  if (set > code.short_loop && count >= lanes / 2) {
+    if (count == lanes / 2 || !is_in_place(run)) return code.start->of[static_cast<int>(code.short_loop)](tree, &run);
+    return run_rest(code, tree, run, code.short_loop);
+  }
   alignas(64) unsigned char buffers[Operands][64];
   Run<Operands> padded;
   for (int o = 0; o < Operands; ++o) padded.data[o] = buffers[o];
@@ -79,14 +91,6 @@ SITU_NOINLINE void run_rest(TreeCode<Operands> const& code, void const* tree, Ru
   padded.origin = run.origin;
   loop(tree, &padded);
   copy_short(static_cast<char*>(out), buffers[0], count * size);
-}
-/// Whether an input is the output.
-template <int Operands>
-SITU_INLINE bool is_in_place(Run<Operands> const& run) {
-  for (int o = 1; o < Operands; ++o) {
-    if (run.data[o] == run.data[0]) return true;
-  }
-  return false;
 }
 /// Runs a tree over contiguous inputs on this thread.
 template <int Operands>
@@ -122,7 +126,7 @@ SITU_NOINLINE inline void advance(void** data, int64_t const* mask, int const* s
 template <int Operands>
 SITU_NOINLINE void run_streamed(TreeCode<Operands> const& code, void const* tree, Run<Operands>& run, int64_t longest) {
   instruction_set const set = current_instruction_set();
-  auto* const streaming = code.start->of[static_cast<int>(set < code.streams_up_to ? set : code.streams_up_to)];
+  auto* const streaming = code.start->of[static_cast<int>(set < code.short_loop ? set : code.short_loop)];
   int64_t const line = 64 / code.sizes[0];
   for (int64_t left = run.count; left > 0; left -= run.count) {
     auto const before = static_cast<int64_t>(-reinterpret_cast<std::uintptr_t>(run.data[0]) & 63);
@@ -304,7 +308,7 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
                             {Body::element_size(Os)...},
                             64 / Body::widest_lane,
                             std::is_same_v<Tree, Input<Out, 0>>,
-                            Body::streams_up_to};
+                            Body::short_loop};
 }(std::make_integer_sequence<int, Operands>{});
 
 /// Binds a tree; the operands' places are still to be set.
