@@ -81,9 +81,15 @@ struct input_type<Apply<Op, T, Ts...>, K>
 template <class Tree>
 inline constexpr bool is_light = cost_of<Tree>.all() <= 32;
 
-/// Whether a test in a pass would cost a tenth of it, and the functions are those that every instruction set computes alike.
+/// Whether a test in a pass would cost a tenth of it, and every instruction set computes the functions alike: -ffast-math makes other quotients for each.
 template <class Tree>
-inline constexpr bool is_lightest = is_light<Tree> && cost_of<Tree>.computed <= 6;
+inline constexpr bool is_lightest = false;
+template <class T, int K>
+inline constexpr bool is_lightest<Input<T, K>> = true;
+template <class T>
+inline constexpr bool is_lightest<Constant<T>> = true;
+template <class Op, class... Ts>
+inline constexpr bool is_lightest<Apply<Op, Ts...>> = Op::cost <= 3 && (is_lightest<Ts> && ...) && is_light<Apply<Op, Ts...>> && cost_of<Apply<Op, Ts...>>.computed <= 6;
 
 /// Whether two loops of one tree round alike. With reordered sums they need not, and `hold`, which keeps equal numbers apart, is nothing to clang.
 #if defined(__clang__) || defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
