@@ -24798,10 +24798,11 @@ inline ProductCut cut_blas_product(int64_t m, int64_t n, int64_t k, int64_t batc
   constexpr double worth_a_piece = 1 << 23, worth_a_thread = 1 << 21;  // multiplications
   double const work = static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   int64_t const pieces = work < worth_a_piece * static_cast<double>(processors) ? static_cast<int64_t>(work / worth_a_piece) : processors;
+  bool const by_columns = work < (1 << 25);  // OpenBLAS packs an operand once more: the left one costs it less while both are small
   int64_t least = INT64_MAX;
   for (int64_t r = 1; r <= pieces; ++r) {  // as near to squares as can be, which read least
     int64_t const c = pieces / r, edges = m / r + n / c;
-    if (r * c != pieces || edges > least) continue;
+    if (r * c != pieces || edges > least || (edges == least && by_columns)) continue;
     least = edges;
     cut.rows = ((m + r - 1) / r + 31) / 32 * 32, cut.columns = ((n + c - 1) / c + 31) / 32 * 32;
   }
