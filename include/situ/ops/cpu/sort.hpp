@@ -258,11 +258,11 @@ inline constexpr int64_t elements_per_part = 32768;  // less is not worth a thre
 
 inline namespace SITU_ABI_THREADS {
 
-/// Into how many parts work on `elements` elements is cut, at most `most`.
-inline int64_t sort_parts(int64_t elements, int64_t most) {
+/// Into how many parts work on `elements` elements is cut, at most `most`: several for each thread, which may be held up.
+inline int64_t sort_parts(int64_t elements, int64_t most, int64_t per_thread = 4) {
   int64_t parts = elements / elements_per_part, threads = num_threads();
   if (threads == 1) return 1;
-  if (parts > 4 * threads) parts = 4 * threads;
+  if (parts > per_thread * threads) parts = per_thread * threads;
   return parts > most ? most : parts < 1 ? 1 : parts;
 }
 

@@ -19,54 +19,43 @@ struct Candidates {
   bool full = false;  ///< k have been found, and only what is less than `limit` matters
   K limit = static_cast<K>(~K(0));
 
-  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
   static constexpr int64_t few = 32;
+  static constexpr int block = 128;  // elements looked at together: a block without a candidate costs one comparison
+  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * block; }
 
   /// Elements [first, end) of a row.
   void take(T const* row, int64_t first, int64_t end, K flip) {
-    if (k <= few) return take_few(row, first, end, flip);
-    K keys[key_block];
-    for (int64_t base = first; base < end;) {
-      int64_t const block = full ? key_block / 2 : key_block;
-      int64_t const m = end - base < block ? end - base : block;
-      K const least = dispatch<EncodeKeys<T>>(row + base, &keys[0], m, flip);
-      if (!full || least < limit) {
-        if (count + m > capacity) select();
-        Record* to = records + count;
-        if (full) {
-          for (int64_t i = 0; i < m; ++i) {
-            *to = R::make(keys[i], base + i);
-            to += keys[i] < limit;
-          }
-        } else {
-          for (int64_t i = 0; i < m; ++i) *to++ = R::make(keys[i], base + i);
-        }
-        count = to - records;
-        if (!full && count >= k + key_block) select();
-      }
-      base += m;
-    }
-  }
-
-  void take_few(T const* row, int64_t first, int64_t end, K flip) {
-    constexpr int block = 128;
     K keys[block];
-    unsigned char better[block];
     for (int64_t base = first; base < end; base += block) {
       int const m = end - base < block ? static_cast<int>(end - base) : block;
       K const least = dispatch<EncodeKeys<T>>(row + base, &keys[0], int64_t{m}, flip);
-      int i = 0;
-      for (; i < m && !full; ++i) keep(R::make(keys[i], base + i));
-      if (i == m || least >= limit) continue;
-      int found = 0;
-      for (; i < m; ++i) {
-        better[found] = static_cast<unsigned char>(i);
-        found += keys[i] < limit;
-      }
-      for (int f = 0; f < found; ++f) {
-        if (keys[better[f]] < limit) keep(R::make(keys[better[f]], base + better[f]));
-      }
+      if (full && least >= limit) continue;
+      if (k <= few) insert(keys, base, m);
+      else append(keys, base, m);
     }
+  }
+
+ private:
+  void insert(K const* keys, int64_t base, int m) {
+    unsigned char better[block];
+    int i = 0, found = 0;
+    for (; i < m && !full; ++i) keep(R::make(keys[i], base + i));
+    for (; i < m; ++i) {
+      better[found] = static_cast<unsigned char>(i);
+      found += keys[i] < limit;
+    }
+    for (int f = 0; f < found; ++f) {
+      if (keys[better[f]] < limit) keep(R::make(keys[better[f]], base + better[f]));
+    }
+  }
+  void append(K const* keys, int64_t base, int m) {
+    if (count + m > capacity) select();
+    Record* to = records + count;
+    for (int i = 0; i < m; ++i) {
+      *to = R::make(keys[i], base + i);
+      to += !full || keys[i] < limit;
+    }
+    count = to - records;
   }
   /// Puts a record that is one of the best behind those that are no worse.
   void keep(Record const& record) {
@@ -78,6 +67,7 @@ struct Candidates {
     if (full) limit = static_cast<K>(R::key(records[k - 1]));
   }
 
+ public:
   /// Keeps the k best, in the order of their indices or of their keys.
   void select() {
     if (count <= k) return;
@@ -185,7 +175,7 @@ void launch_topk(cpu_kernels, TopkProblem<T> const& problem) {
   using Kernel = cpu::TopkKernel<T>;
   int64_t const capacity = cpu::Candidates<T>::capacity_for(problem.k);
   int64_t const slot_count = cpu::sort_parts(problem.rows * problem.n, problem.rows);
-  int64_t const parts = cpu::sort_parts(problem.n, problem.n / (256 * problem.k + 1) + 1);
+  int64_t const parts = cpu::sort_parts(problem.n, problem.n / (256 * problem.k + 1) + 1, 1);  // each part finds its own k best
   bool const in_parts = parts > slot_count && parts > 1;
   int64_t const rooms = in_parts ? parts : 2 * slot_count;
   Temporary<D> const scratch(static_cast<std::size_t>(rooms * capacity) * sizeof(typename Kernel::Record));
