@@ -2914,6 +2914,8 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
       if (SITU_UNLIKELY(static_cast<bool>(thrown))) std::rethrow_exception(thrown);
       return;
     }
+  } else if (elements >= elements_of_team && items == 1) {
+    thread_use().in_a_row = 0;  // what it leaves lies in the cache of one core
   }
 #endif
   kernel(int64_t{0}, items);
@@ -11862,6 +11864,10 @@ SITU_HOST_DEVICE SITU_INLINE decltype(auto) partial(P const& partials) {
 template <class F, class... Xs>
 concept has_derivative = requires(Xs const&... x) { std::remove_cvref_t<F>::derivative(x...); };
 
+/// What a function of elements costs, in tens of picoseconds: a user's is taken for a light one.
+template <class F>
+inline constexpr int cost_of_function = 20;
+
 }  // namespace detail
 
 namespace functions {
@@ -11870,7 +11876,7 @@ namespace functions {
 template <class F>
 struct mapped {
   static constexpr char const* name = detail::name_of_function<F>();
-  static constexpr int cost = 20;
+  static constexpr int cost = detail::cost_of_function<F>;
   template <class... Ts>
   struct types {
     using result = typename detail::canonical<typename detail::map_result<F, Ts...>::type>::type;
@@ -18023,7 +18029,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 // Derivatives of log|Gamma| only: of order n of digamma.
 SITU_BINARY_FUNCTOR(polygamma, "polygamma", real_valued, 1000, detail::polygamma(a, b), detail::polygamma(a, b + X(T(1))), X(T(0)))
 /// log|Gamma(x)|
-SITU_UNARY(lgamma, real_valued, 300, math::lgamma(x), detail::digamma(x))
+SITU_UNARY(lgamma, real_valued, 3000, math::lgamma(x), detail::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
 SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), detail::on_its_own(select(x <= SITU_CONSTANT(0), SITU_CONSTANT(0), SITU_CONSTANT(1))))
@@ -32757,10 +32763,33 @@ struct ScatterKernel : ScatterProgram<Join, Ix> {
       else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(out + i * stride, step, in, from_step, count);
       return;
     }
-    for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
-      int64_t const i = resolved(*at);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
+    if constexpr (Filtered) {
+      constexpr int64_t block = 256;
+      unsigned char mine[block];
+      for (int64_t base = 0; base < count; base += block) {
+        int const m = static_cast<int>(count - base < block ? count - base : block);
+        int found = 0;
+        bool outside = false;
+        for (int k = 0; k < m; ++k) {  // a branch for each would be mispredicted every other time
+          int64_t const i = resolved(at[(base + k) * index_step]);
+          outside |= static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent);
+          mine[found] = static_cast<unsigned char>(k);
+          found += static_cast<uint64_t>(i - low) < width;
+        }
+        for (int f = 0; f < found; ++f) {
+          int64_t const k = base + mine[f];
+          Join::join(out[resolved(at[k * index_step]) * stride + k * step], in[k * from_step]);
+        }
+        for (int k = 0; SITU_UNLIKELY(outside) && k < m; ++k) {
+          if (static_cast<uint64_t>(resolved(at[(base + k) * index_step])) >= static_cast<uint64_t>(extent)) left_out(at[(base + k) * index_step], position + base + k);
+        }
+      }
+    } else {
+      for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
+        int64_t const i = resolved(*at);
+        if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
+        else Join::join(out[i * stride], *in);
+      }
     }
   }
   SITU_NOINLINE void left_out(Ix found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
@@ -32990,6 +33019,8 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
   } else if (space.strides[Kernel::target][inner] != 0 && columns >= 256) {
     int64_t const grain = cpu::index_grain / (count / columns);
     device_traits<D>::launch(Kernel{program, Kernel::innermost}, columns, grain > 64 ? grain : 64);
+  } else if (space.strides[Kernel::indices][inner] != 0 && program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes) {
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);  // each thread would look at every index, which in a cache is most of the work
   } else {
     device_traits<D>::launch(Kernel{program, Kernel::targets}, program.bounds.extent, at_least_one(program.bounds.extent / 64));
   }
@@ -40159,7 +40190,7 @@ struct ScanKernel {
     }
     int64_t const wide = plan.by_strips && plan.columns < plan.group_lines ? plan.columns : plan.group_lines;
     plan.part_length = program.length;
-    if (plan.groups < 64) {  // few groups: parts
+    if (plan.groups < 64 && (plan.stream || !plan.by_strips)) {  // few groups: parts, which columns in the caches do not need
       int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
       if (rows < program.length) plan.part_length = rows;
     }
@@ -41010,6 +41041,9 @@ struct SearchSorted {
     return search_lanes<N, Isa>(values, RowOfLane<pack<int64_t, N, Isa>>{rows, n});
   }
 };
+
+template <class T, class V, bool Right>
+inline constexpr int cost_of_function<SearchSorted<T, V, Right>> = 1000;
 
 template <bool Right, class A, class E>
 auto searchsorted(A const& a, E const& values) {

@@ -158,6 +158,31 @@ TEST_CASE_TEMPLATE("scattering is a plain loop in row-major order", T, float, in
   set_num_threads(2);
 }
 
+TEST_CASE("threads share out targets that no cache holds, each in the order of the indices") {
+  constexpr int64_t n = 2200000;
+  for (Shape const& form : {Shape{70000}, Shape{35000, 2}}) {
+    int64_t const columns = form.rank() == 1 ? 1 : form[1], rows = n / columns;
+    Shape const to = form.rank() == 1 ? Shape{rows} : Shape{rows, columns};
+    Tensor<int64_t> const index = places(form, 20000) * (rows / 20000);  // each several times, also counted from the end
+    Tensor<int32_t> const src = cast<int32_t>(places(form, 1000, 3));
+    std::vector<int32_t> sums(n), last(n);
+    for (int64_t k = 0; k < src.size(); ++k) {
+      int64_t const i = index.data()[k] < 0 ? index.data()[k] + rows : index.data()[k];
+      sums[static_cast<std::size_t>(i * columns + k % columns)] += src.data()[k];
+      last[static_cast<std::size_t>(i * columns + k % columns)] = src.data()[k];
+    }
+    for (int threads : {1, 2, 5}) {
+      set_num_threads(threads);
+      CHECK(scatter_add(zeros<int32_t>(to), 0, index, src).to_vector() == sums);
+      CHECK(scatter(zeros<int32_t>(to), 0, index, src).to_vector() == last);
+      Tensor<int64_t> wrong = index.clone();
+      wrong.data()[wrong.size() - 3] = n;
+      CHECK_THROWS_AS(scatter_add(zeros<int32_t>(to), 0, wrong, src), IndexError);
+    }
+  }
+  set_num_threads(2);
+}
+
 TEST_CASE("sums of floats do not depend on the number of threads") {
   auto const index = places({300000}, 70);
   Tensor<float> const src = cast<float>(places({300000}, 1 << 20, 3)) / 1024;

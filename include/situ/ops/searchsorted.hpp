@@ -88,6 +88,9 @@ struct SearchSorted {
   }
 };
 
+template <class T, class V, bool Right>
+inline constexpr int cost_of_function<SearchSorted<T, V, Right>> = 1000;
+
 template <bool Right, class A, class E>
 auto searchsorted(A const& a, E const& values) {
   using D = result_device_t<device_of<A>>;

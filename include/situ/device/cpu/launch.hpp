@@ -259,6 +259,8 @@ SITU_NOINLINE void spread(void const* given, int64_t items, [[maybe_unused]] int
       if (SITU_UNLIKELY(static_cast<bool>(thrown))) std::rethrow_exception(thrown);
       return;
     }
+  } else if (elements >= elements_of_team && items == 1) {
+    thread_use().in_a_row = 0;  // what it leaves lies in the cache of one core
   }
 #endif
   kernel(int64_t{0}, items);

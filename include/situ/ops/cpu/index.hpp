@@ -165,10 +165,33 @@ struct ScatterKernel : ScatterProgram<Join, Ix> {
       else if (!Filtered || static_cast<uint64_t>(i - low) < width) join_run<Join>(out + i * stride, step, in, from_step, count);
       return;
     }
-    for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
-      int64_t const i = resolved(*at);
-      if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
-      else if (!Filtered || static_cast<uint64_t>(i - low) < width) Join::join(out[i * stride], *in);
+    if constexpr (Filtered) {
+      constexpr int64_t block = 256;
+      unsigned char mine[block];
+      for (int64_t base = 0; base < count; base += block) {
+        int const m = static_cast<int>(count - base < block ? count - base : block);
+        int found = 0;
+        bool outside = false;
+        for (int k = 0; k < m; ++k) {  // a branch for each would be mispredicted every other time
+          int64_t const i = resolved(at[(base + k) * index_step]);
+          outside |= static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent);
+          mine[found] = static_cast<unsigned char>(k);
+          found += static_cast<uint64_t>(i - low) < width;
+        }
+        for (int f = 0; f < found; ++f) {
+          int64_t const k = base + mine[f];
+          Join::join(out[resolved(at[k * index_step]) * stride + k * step], in[k * from_step]);
+        }
+        for (int k = 0; SITU_UNLIKELY(outside) && k < m; ++k) {
+          if (static_cast<uint64_t>(resolved(at[(base + k) * index_step])) >= static_cast<uint64_t>(extent)) left_out(at[(base + k) * index_step], position + base + k);
+        }
+      }
+    } else {
+      for (int64_t k = 0; k < count; ++k, at += index_step, out += step, in += from_step) {
+        int64_t const i = resolved(*at);
+        if (SITU_UNLIKELY(static_cast<uint64_t>(i) >= static_cast<uint64_t>(extent))) left_out(*at, position + k);
+        else Join::join(out[i * stride], *in);
+      }
     }
   }
   SITU_NOINLINE void left_out(Ix found, int64_t position) const { record_fault(this->bounds, static_cast<int64_t>(found), position); }
@@ -398,6 +421,8 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
   } else if (space.strides[Kernel::target][inner] != 0 && columns >= 256) {
     int64_t const grain = cpu::index_grain / (count / columns);
     device_traits<D>::launch(Kernel{program, Kernel::innermost}, columns, grain > 64 ? grain : 64);
+  } else if (space.strides[Kernel::indices][inner] != 0 && program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes) {
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);  // each thread would look at every index, which in a cache is most of the work
   } else {
     device_traits<D>::launch(Kernel{program, Kernel::targets}, program.bounds.extent, at_least_one(program.bounds.extent / 64));
   }

@@ -76,7 +76,7 @@ struct ScanKernel {
     }
     int64_t const wide = plan.by_strips && plan.columns < plan.group_lines ? plan.columns : plan.group_lines;
     plan.part_length = program.length;
-    if (plan.groups < 64) {  // few groups: parts
+    if (plan.groups < 64 && (plan.stream || !plan.by_strips)) {  // few groups: parts, which columns in the caches do not need
       int64_t const rows = ((part_elements + wide - 1) / wide + 63) / 64 * 64;
       if (rows < program.length) plan.part_length = rows;
     }
