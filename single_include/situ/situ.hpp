@@ -33012,15 +33012,16 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
       return;
     }
   }
+  bool const by_rows = space.strides[Kernel::target][0] != 0, in_cache = program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes;
   if (count <= 2 * cpu::index_grain || (space.rank == 1 && program.bounds.extent <= 4096)) {  // few places: sharing them out costs more
     device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);
-  } else if (space.strides[Kernel::target][0] != 0 && outer >= 64) {
+  } else if (by_rows && outer >= 64) {
     device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, at_least_one(cpu::index_grain / (count / outer)));
   } else if (space.strides[Kernel::target][inner] != 0 && columns >= 256) {
     int64_t const grain = cpu::index_grain / (count / columns);
     device_traits<D>::launch(Kernel{program, Kernel::innermost}, columns, grain > 64 ? grain : 64);
-  } else if (space.strides[Kernel::indices][inner] != 0 && program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes) {
-    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);  // each thread would look at every index, which in a cache is most of the work
+  } else if (space.strides[Kernel::indices][inner] != 0 && in_cache) {  // for ranges of targets each thread would look at every index, most of the work here
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, by_rows ? 0 : outer);
   } else {
     device_traits<D>::launch(Kernel{program, Kernel::targets}, program.bounds.extent, at_least_one(program.bounds.extent / 64));
   }
@@ -42286,10 +42287,12 @@ struct Candidates {
   int64_t count = 0;
   bool full = false;  ///< k have been found, and only what is less than `limit` matters
   K limit = static_cast<K>(~K(0));
+  int64_t room = 2 * k + 2 * block;  ///< how many are collected until the k best of them are kept: a limit that is soon found is seldom passed
+  int64_t selected_at = 0;
 
   static constexpr int64_t few = 32;
   static constexpr int block = 128;  // elements looked at together: a block without a candidate costs one comparison
-  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * block; }
+  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
 
   /// Elements [first, end) of a row.
   void take(T const* row, int64_t first, int64_t end, K flip) {
@@ -42317,7 +42320,11 @@ struct Candidates {
     }
   }
   void append(K const* keys, int64_t base, int m) {
-    if (count + m > capacity) select();
+    if (count + m > room) {
+      room = full && base - selected_at < 2 * (count - k) ? capacity : 2 * k + 2 * block;  // most pass: they come in order, the best last
+      selected_at = base;
+      select();
+    }
     Record* to = records + count;
     for (int i = 0; i < m; ++i) {
       *to = R::make(keys[i], base + i);

@@ -414,15 +414,16 @@ void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
       return;
     }
   }
+  bool const by_rows = space.strides[Kernel::target][0] != 0, in_cache = program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes;
   if (count <= 2 * cpu::index_grain || (space.rank == 1 && program.bounds.extent <= 4096)) {  // few places: sharing them out costs more
     device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);
-  } else if (space.strides[Kernel::target][0] != 0 && outer >= 64) {
+  } else if (by_rows && outer >= 64) {
     device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, at_least_one(cpu::index_grain / (count / outer)));
   } else if (space.strides[Kernel::target][inner] != 0 && columns >= 256) {
     int64_t const grain = cpu::index_grain / (count / columns);
     device_traits<D>::launch(Kernel{program, Kernel::innermost}, columns, grain > 64 ? grain : 64);
-  } else if (space.strides[Kernel::indices][inner] != 0 && program.target_size * static_cast<int64_t>(sizeof(typename Join::value_type)) < cpu::streaming_bytes) {
-    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, outer);  // each thread would look at every index, which in a cache is most of the work
+  } else if (space.strides[Kernel::indices][inner] != 0 && in_cache) {  // for ranges of targets each thread would look at every index, most of the work here
+    device_traits<D>::launch(Kernel{program, Kernel::outermost}, outer, by_rows ? 0 : outer);
   } else {
     device_traits<D>::launch(Kernel{program, Kernel::targets}, program.bounds.extent, at_least_one(program.bounds.extent / 64));
   }

@@ -18,10 +18,12 @@ struct Candidates {
   int64_t count = 0;
   bool full = false;  ///< k have been found, and only what is less than `limit` matters
   K limit = static_cast<K>(~K(0));
+  int64_t room = 2 * k + 2 * block;  ///< how many are collected until the k best of them are kept: a limit that is soon found is seldom passed
+  int64_t selected_at = 0;
 
   static constexpr int64_t few = 32;
   static constexpr int block = 128;  // elements looked at together: a block without a candidate costs one comparison
-  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * block; }
+  static int64_t capacity_for(int64_t k) { return 2 * k + 2 * key_block; }
 
   /// Elements [first, end) of a row.
   void take(T const* row, int64_t first, int64_t end, K flip) {
@@ -49,7 +51,11 @@ struct Candidates {
     }
   }
   void append(K const* keys, int64_t base, int m) {
-    if (count + m > capacity) select();
+    if (count + m > room) {
+      room = full && base - selected_at < 2 * (count - k) ? capacity : 2 * k + 2 * block;  // most pass: they come in order, the best last
+      selected_at = base;
+      select();
+    }
     Record* to = records + count;
     for (int i = 0; i < m; ++i) {
       *to = R::make(keys[i], base + i);
