@@ -31546,6 +31546,12 @@ struct ChannelKernel {
   }
 };
 
+/// How many items of so many multiplications are worth a thread of their own; 0: each one is, also where there are two.
+inline int64_t convolution_grain(int64_t work) {
+  if (work >= 1 << 20) return work < 1 << 21;
+  return (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1;
+}
+
 /// Runs a convolution of `images` images on D.
 template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
@@ -31563,7 +31569,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
-    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
   // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
   c.columns = windows;
@@ -31574,7 +31580,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   }
   c.column_items = (windows + c.columns - 1) / c.columns;
   int64_t const work = c.outputs * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
-  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, convolution_grain(work));
 }
 
 }  // namespace detail::cpu
@@ -42321,7 +42327,7 @@ struct Candidates {
   }
   void append(K const* keys, int64_t base, int m) {
     if (count + m > room) {
-      room = full && base - selected_at < 2 * (count - k) ? capacity : 2 * k + 2 * block;  // most pass: they come in order, the best last
+      room = full && base - selected_at < 3 * (count - k) ? capacity : 2 * k + 2 * block;  // many pass: they come in order, the best last
       selected_at = base;
       select();
     }
@@ -51930,7 +51936,7 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
     if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
     cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
                                         plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
-    device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+    device_traits<D>::launch(runs, groups * parts, cpu::convolution_grain(work));
     return result;
   }
   int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
@@ -51947,7 +51953,7 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   auto result = Tensor<T, D>::uninitialized({kernel.parts, groups * plan.outputs, width}, "conv2d");
   kernel.result = result.data();
   int64_t const one = plan.images / kernel.parts * work;
-  device_traits<D>::launch(kernel, items * kernel.parts, (int64_t{1} << 19) / (one < (1 << 19) ? one + 1 : 1 << 19) + 1);
+  device_traits<D>::launch(kernel, items * kernel.parts, cpu::convolution_grain(one));
   return result;
 }
 
@@ -51989,7 +51995,7 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   kernel.window_rows = (int64_t{1} << 17) / (kernel.block * size * across * static_cast<int64_t>(sizeof(T)) + 1) + 1;
   if (kernel.window_rows > plan.windows.y.windows) kernel.window_rows = plan.windows.y.windows;
   int64_t const work = kernel.block * size * plan.windows.outputs() * (plan.outputs < (1 << 16) ? plan.outputs + 1 : 1 << 16);
-  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, cpu::convolution_grain(work));
   return result;
 }
 

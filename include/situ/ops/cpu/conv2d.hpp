@@ -215,6 +215,12 @@ struct ChannelKernel {
   }
 };
 
+/// How many items of so many multiplications are worth a thread of their own; 0: each one is, also where there are two.
+inline int64_t convolution_grain(int64_t work) {
+  if (work >= 1 << 20) return work < 1 << 21;
+  return (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1;
+}
+
 /// Runs a convolution of `images` images on D.
 template <class D, class T>
 void run_convolution(Convolution<T>& c, int64_t images) {
@@ -232,7 +238,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   if (!by_tiles && DirectConvolution<T>::suits(c)) {
     DirectKernel<T> const kernel = DirectConvolution<T>::cut(c);
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
-    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
   // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
   c.columns = windows;
@@ -243,7 +249,7 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   }
   c.column_items = (windows + c.columns - 1) / c.columns;
   int64_t const work = c.outputs * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
-  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, (int64_t{1} << 19) / (work < (1 << 19) ? work : 1 << 19) + 1);
+  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, convolution_grain(work));
 }
 
 }  // namespace detail::cpu

@@ -308,7 +308,7 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
     if (biases) *biases = Tensor<T, D>::uninitialized({parts, groups * plan.outputs}, "conv2d");
     cpu::WindowRunsKernel<T> const runs{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, groups, plan.channels,
                                         plan.outputs, parts, result.data(), biases ? biases->data() : nullptr};
-    device_traits<D>::launch(runs, groups * parts, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+    device_traits<D>::launch(runs, groups * parts, cpu::convolution_grain(work));
     return result;
   }
   int64_t const width = plan.channels * plan.windows.y.kernel * plan.windows.x.kernel, windows = plan.windows.outputs();
@@ -325,7 +325,7 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   auto result = Tensor<T, D>::uninitialized({kernel.parts, groups * plan.outputs, width}, "conv2d");
   kernel.result = result.data();
   int64_t const one = plan.images / kernel.parts * work;
-  device_traits<D>::launch(kernel, items * kernel.parts, (int64_t{1} << 19) / (one < (1 << 19) ? one + 1 : 1 << 19) + 1);
+  device_traits<D>::launch(kernel, items * kernel.parts, cpu::convolution_grain(one));
   return result;
 }
 
@@ -367,7 +367,7 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   kernel.window_rows = (int64_t{1} << 17) / (kernel.block * size * across * static_cast<int64_t>(sizeof(T)) + 1) + 1;
   if (kernel.window_rows > plan.windows.y.windows) kernel.window_rows = plan.windows.y.windows;
   int64_t const work = kernel.block * size * plan.windows.outputs() * (plan.outputs < (1 << 16) ? plan.outputs + 1 : 1 << 16);
-  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, (int64_t{1} << 19) / (work < (1 << 19) ? work + 1 : 1 << 19) + 1);
+  device_traits<D>::launch(kernel, plan.images * groups * kernel.block_items, cpu::convolution_grain(work));
   return result;
 }
 

@@ -52,7 +52,7 @@ struct Candidates {
   }
   void append(K const* keys, int64_t base, int m) {
     if (count + m > room) {
-      room = full && base - selected_at < 2 * (count - k) ? capacity : 2 * k + 2 * block;  // most pass: they come in order, the best last
+      room = full && base - selected_at < 3 * (count - k) ? capacity : 2 * k + 2 * block;  // many pass: they come in order, the best last
       selected_at = base;
       select();
     }
