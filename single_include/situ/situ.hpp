@@ -12135,9 +12135,11 @@ inline constexpr int widest<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// What an element costs: bytes that are moved, and what is computed, both in tens of picoseconds where registers have 64 bytes.
+/// What an element costs: bytes that are moved, and what is computed in floats, both in tens of picoseconds where registers have 64 bytes.
 struct Cost {
   int moved = 0, computed = 0;
+  /// Lanes of 8 bytes are half as many, and functions take longer formulas in them.
+  constexpr Cost in_lanes_of(int bytes) const { return {moved, bytes > 4 ? 3 * computed : computed}; }
   constexpr int all() const { return moved + computed; }
   constexpr Cost operator+(Cost const& other) const { return {moved + other.moved, computed + other.computed}; }
 };
@@ -12147,6 +12149,9 @@ template <class T, int K>
 inline constexpr Cost cost_of<Input<T, K>>{static_cast<int>(sizeof(T)), 0};
 template <class Op, class... Ts>
 inline constexpr Cost cost_of<Apply<Op, Ts...>> = (Cost{0, Op::cost} + ... + cost_of<Ts>);
+/// What it takes with the lanes that the tree has.
+template <class Tree>
+inline constexpr Cost time_of = cost_of<Tree>.in_lanes_of(widest<Tree>);
 
 /// Whether a node computes in numbers of one type, which are those of its operands and its own.
 template <class Tree>
@@ -13639,7 +13644,7 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
   using In = Looped<Tree, Out>;
   using Body = ElementwiseBody<typename In::tree, typename In::out, Operands>;
   return TreeCode<Operands>{tree_loops<typename In::tree, typename In::out, Operands>,
-                            grain_of(cost_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
+                            grain_of(time_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},
@@ -16600,9 +16605,370 @@ SITU_INLINE pack<double, N, Isa> gelu_slope(pack<double, N, Isa> const& x) {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/expr/math/gamma.hpp>
-/// log|Γ(x)| of numbers and of packs.
+/// log|Γ(x)| and its derivative, of numbers and of packs.
 
 
+// ---- <situ/expr/math/trig.hpp>
+/// Trigonometric functions of numbers and of packs.
+///
+/// Packs are computed in vectors: sine, cosine and tangent subtract multiples of π/2 exactly and evaluate minimax
+/// polynomials; lanes beyond the reach of that subtraction, which are rare, are reduced one by one in integers.
+
+
+
+namespace situ::inline SITU_ABI {
+namespace math {
+
+SITU_HOST_DEVICE inline float sin(float x) { return SITU_LIBM(sinf)(x); }
+SITU_HOST_DEVICE inline double sin(double x) { return SITU_LIBM(sin)(x); }
+SITU_HOST_DEVICE inline float cos(float x) { return SITU_LIBM(cosf)(x); }
+SITU_HOST_DEVICE inline double cos(double x) { return SITU_LIBM(cos)(x); }
+SITU_HOST_DEVICE inline float tan(float x) { return SITU_LIBM(tanf)(x); }
+SITU_HOST_DEVICE inline double tan(double x) { return SITU_LIBM(tan)(x); }
+SITU_HOST_DEVICE inline float asin(float x) { return SITU_LIBM(asinf)(x); }
+SITU_HOST_DEVICE inline double asin(double x) { return SITU_LIBM(asin)(x); }
+SITU_HOST_DEVICE inline float acos(float x) { return SITU_LIBM(acosf)(x); }
+SITU_HOST_DEVICE inline double acos(double x) { return SITU_LIBM(acos)(x); }
+SITU_HOST_DEVICE inline float atan(float x) { return SITU_LIBM(atanf)(x); }
+SITU_HOST_DEVICE inline double atan(double x) { return SITU_LIBM(atan)(x); }
+SITU_HOST_DEVICE inline float atan2(float y, float x) { return SITU_LIBM(atan2f)(y, x); }
+SITU_HOST_DEVICE inline double atan2(double y, double x) { return SITU_LIBM(atan2)(y, x); }
+
+namespace detail {
+
+// keep_order stands around the first factor of a correction, a*b + c, where -ffast-math would take out c as a factor.
+
+__extension__ typedef unsigned __int128 uint128;
+__extension__ typedef __int128 int128;
+
+/// x = n·π/2 + high + low for any x from 1024 on, |high| below 0.79; a NaN of an infinity.
+struct far_angle {
+  uint64_t n;  // modulo 4
+  double high, low;
+};
+
+/// The product of x with those bits of 2/π that matter, in integers: multiples of 4 quadrants are left out on one side, and what is 2^-137 of one
+/// on the other.
+///
+/// Source    Payne and Hanek, Radian reduction for trigonometric functions, SIGNUM Newsletter 18 (1983).
+SITU_NOINLINE inline far_angle reduce_far(double x) {
+  static constexpr uint64_t two_over_pi[20] = {  // 64 bits before the point, which are 0, then the others
+    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
+    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
+    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+  uint64_t const bits = situ::detail::bits_to<uint64_t>(x), mantissa = (bits & 0x000fffffffffffff) | 0x0010000000000000;
+  int const exponent = static_cast<int>(bits >> 52);
+  if (exponent == 0x7ff) return {0, situ::detail::bits_to<double>(uint64_t{0x7ff8000000000000}), 0.0};
+  int const first = exponent - 1013, word = first / 64, shift = first % 64;  // x is mantissa · 2^(exponent - 1075)
+  auto const part = [&](int k) {
+    uint64_t const upper = two_over_pi[word + k] << shift;
+    return shift == 0 ? upper : upper | two_over_pi[word + k + 1] >> (64 - shift);
+  };
+  uint128 const least = uint128(mantissa) * part(2), middle = uint128(mantissa) * part(1) + (least >> 64);
+  uint64_t const top = mantissa * part(0) + static_cast<uint64_t>(middle >> 64);
+  // Two bits of quadrants, and 190 of a part of one, of which 128 do.
+  uint128 rest = (uint128(top) << 64 | static_cast<uint64_t>(middle)) << 2 | static_cast<uint64_t>(least) >> 62;
+  bool const beyond = top >> 61 & 1;  // half a quadrant: nearer to the next one
+  if (beyond) rest = -rest;
+  constexpr uint64_t quarter_pi = 0xc90fdaa22168c234, quarter_pi_rest = 0xc4c6628b80dc1cd1;
+  auto const upper = static_cast<uint64_t>(rest >> 64), lower = static_cast<uint64_t>(rest);
+  uint128 const angle = uint128(upper) * quarter_pi + (uint128(upper) * quarter_pi_rest >> 64) + (uint128(lower) * quarter_pi >> 64);
+  double const sign = beyond ? -0x1p-127 : 0x1p-127, high = static_cast<double>(angle);
+  double const low = static_cast<double>(static_cast<int128>(angle - static_cast<uint128>(high)));
+  return {(top >> 62) + beyond, sign * high, sign * low};
+}
+
+// Parts of that, for single lanes.
+struct far_number {
+  template <class T>
+  static T value(T x) {
+    return situ::detail::bits_to<T>(static_cast<bits_of<T>>(reduce_far(static_cast<double>(x)).n));
+  }
+};
+struct far_high {
+  template <class T>
+  static T value(T x) {
+    return static_cast<T>(reduce_far(static_cast<double>(x)).high);
+  }
+};
+struct far_low {
+  static double value(double x) { return reduce_far(x).low; }
+  static float value(float x) {
+    far_angle const angle = reduce_far(static_cast<double>(x));
+    return static_cast<float>(angle.high - static_cast<double>(static_cast<float>(angle.high)) + angle.low);
+  }
+};
+
+/// π/2 as the sum of two numbers.
+template <class T>
+inline constexpr T half_pi = sizeof(T) == 4 ? T(0x1.921fb6p0) : T(0x1.921fb54442d18p0);
+template <class T>
+inline constexpr T half_pi_rest = sizeof(T) == 4 ? T(-0x1.777a5cp-25) : T(0x1.1a62633145c07p-54);
+
+// Clang before 15 has no vector form of a fused product that it is sure to keep.
+#if defined(__clang__) && __clang_major__ < 15
+template <class Isa>
+inline constexpr bool reduces_by_fma = false;
+#else
+template <class Isa>
+inline constexpr bool reduces_by_fma = Isa::fma;
+#endif
+
+/// x = n·π/2 + high + low for x >= 0, with |high| below 0.79 and the sum as precise as its size: in vectors up to the reach.
+///
+/// Source    the reduction is that of Cody and Waite, Software Manual for the Elementary Functions (1980), by three or four parts of π/2.
+template <class T, class Isa>
+inline constexpr T quadrant_reach = sizeof(T) == 4 ? (reduces_by_fma<Isa> ? T(100000) : T(6400))
+                                                   : (reduces_by_fma<Isa> ? T(0x1p40) : T(0x1.9p20));
+template <class T, int N, class Isa>
+struct quadrant {
+  pack<bits_of<T>, N, Isa> n;  // its lowest bits only
+  pack<T, N, Isa> high, low;
+};
+
+template <bool WithLow, class T, int N, class Isa>
+SITU_INLINE quadrant<T, N, Isa> reduce_to_quadrant(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  constexpr bool narrow = sizeof(T) == 4;
+  P const magic(round_magic<T>);
+  P const shifted = keep_order(multiply_add(x, P(narrow ? T(0x1.45f306p-1) : T(0x1.45f306dc9c883p-1)), magic));
+  P const n = keep_order(shifted - magic);
+  quadrant<T, N, Isa> r;
+  r.n = bitcast<bits_of<T>>(shifted);
+  r.low = P(T(0));
+  if constexpr (reduces_by_fma<Isa>) {
+    P const minus(-half_pi_rest<T>), least(narrow ? T(0x1.ee59dap-50) : T(0x1.f1976b7ed8fbcp-110));
+    P const first = fused(n, P(-half_pi<T>), x);  // exact
+    if constexpr (WithLow) {
+      P const next = keep_order(n * minus);  // `first` is a multiple of its last digit: the sum is split exactly
+      r.high = keep_order(first + next);
+      r.low = keep_order(keep_order(first - r.high) + next) + fused(n, least, fused(n, minus, -next));
+    } else {
+      r.high = fused(n, least, fused(n, minus, first));
+    }
+  } else {
+    // Three parts of π/2 so short that their products with n are exact.
+    constexpr T part1 = narrow ? T(0x1.922p0) : T(0x1.921fb544p0), part2 = narrow ? T(-0x1.2cp-18) : T(0x1.0b462p-34);
+    constexpr T part3 = narrow ? T(0x1.11p-26) : T(-0x1.cb3b399ep-55);
+    constexpr T part4 = narrow ? T(0x1.68c234p-39) : T(0x1.1701b839a252p-88);
+    P const first = keep_order(x - keep_order(n * P(part1)));
+    P const second = keep_order(first - keep_order(n * P(part2)));
+    P const third = keep_order(n * P(part3)), fourth = keep_order(n * P(part4));
+    r.high = keep_order(second - third);
+    r.low = keep_order(keep_order(second - r.high) - third) - fourth;
+  }
+  auto const far = x > P(quadrant_reach<T, Isa>);
+  if (SITU_UNLIKELY(any(far))) {
+    r.n = bitcast<bits_of<T>>(by_lane<far_number>(far, x, bitcast<T>(r.n)));
+    r.high = by_lane<far_high>(far, x, r.high);
+    if constexpr (WithLow) r.low = by_lane<far_low>(far, x, r.low);
+  }
+  return r;
+}
+
+/// Where n is even. SSE2 compares no integers of 64 bits: 1 and the number after it stand for them.
+template <class T, int N, class Isa>
+SITU_INLINE auto even_lanes(pack<bits_of<T>, N, Isa> const& n) {
+  using Ix = pack<bits_of<T>, N, Isa>;
+  if constexpr (sizeof(T) == 4) return (n & Ix(1)) == Ix(0);
+  else return bitcast<T>((n & Ix(1)) | Ix(0x3ff0000000000000)) == pack<T, N, Isa>(T(1));
+}
+
+/// The minimax polynomials p of sin(r) = r + r³·p(r²), cos(r) = 1 - r²/2 + r⁴·p(r²) and tan(r) = r + r³·p(r²), for
+/// z = r² < 0.62.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> sine_rest(pack<float, N, Isa> const& z) {
+  return horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> sine_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 1.5895357365916575e-10, -2.5050733216982092e-08, 2.7557313532213567e-06,
+                       -0.00019841269829344702, 0.00833333333332183, -0.1666666666666663);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> cosine_rest(pack<float, N, Isa> const& z) {
+  return horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> cosine_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, -1.1358757743086315e-11, 2.0875705542850076e-09, -2.755731421796057e-07, 2.48015872890045e-05,
+                       -0.0013888888888873344, 0.041666666666666595);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> tangent_rest(pack<float, N, Isa> const& z) {
+  return horner(z, 0.00444010738f, -3.70847592e-05f, 0.0109333824f, 0.0212454889f, 0.0540668294f, 0.133326039f,
+                0.333333522f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> tangent_rest(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 2.08578756609067e-05, -4.4853430327281064e-05, 8.94078606695996e-05, -2.6335632883896997e-05,
+                       0.00013648781778817515, 0.00022239927469109466, 0.0005950576406366233, 0.0014547598053991778,
+                       0.0035922887455236397, 0.008863219205522181, 0.021869489605658897, 0.05396825392683208,
+                       0.133333333334142, 0.3333333333333278);
+}
+
+/// sin for Shift 0, cos for Shift 1, of x >= 0, without its sign for negative arguments.
+template <int Shift, class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> circular(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  using Ix = pack<bits_of<T>, N, Isa>;
+  constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
+  quadrant<T, N, Isa> const q = reduce_to_quadrant<with_low>(x);
+  P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
+  P const p = sine_rest(z), r = cosine_rest(z);
+  P const start = multiply_add(z, P(T(-0.5)), P(T(1)));
+  P sine, cosine;
+  if constexpr (with_low) {
+    sine = q.high + keep_order(third * p + q.low);
+    cosine = start + keep_order(fourth * r - q.high * q.low);
+  } else {
+    sine = multiply_add(third, p, q.high);
+    cosine = multiply_add(fourth, r, start);
+  }
+  Ix const n = q.n + Ix(Shift);
+  P const value = select(even_lanes<T>(n), sine, cosine);
+  return flip_sign(value, bitcast<T>(n << (static_cast<int>(sizeof(T)) * 8 - 2)));
+}
+
+/// Where the sign is set, also that of a zero.
+template <class T, int N, class Isa>
+SITU_INLINE auto negative_lanes(pack<T, N, Isa> const& x) {
+  using Ix = pack<bits_of<T>, N, Isa>;
+  if constexpr (sizeof(T) == 4) return bitcast<int32_t>(x) < Ix(0);
+  else return flip_sign(pack<T, N, Isa>(T(1)), x) < pack<T, N, Isa>(T(0));
+}
+
+/// The polynomial p of asin(s) = s + s³·p(s²), for z = s² <= 1/4.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> arcsine_of_half(pack<float, N, Isa> const& z) {
+  return horner(z, 0.0421663076f, 0.0241795145f, 0.0454703756f, 0.0749529749f, 0.166667521f);
+}
+
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> arcsine_of_half(pack<double, N, Isa> const& z) {
+  return horner_in_two(z, 0.03191407951709055, -0.016226351417089814, 0.019529216674833573, 0.006527786992480451,
+                       0.012169212990080157, 0.013885242719600663, 0.01735970313886764, 0.022371758228658993,
+                       0.030381959126001848, 0.04464285682869474, 0.0750000000033645, 0.1666666666666541);
+}
+
+/// The polynomial p of atan(t) = t + t³·p(t²), for z = t² <= 1.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> arctangent_rest(pack<float, N, Isa> const& z) {
+  return horner(z, -0.00179362227f, 0.0109146088f, -0.0311778504f, 0.0579576008f, -0.08403451f, 0.109521858f, -0.142642424f,
+                0.199985489f, -0.333332986f);
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> arctangent_rest(pack<double, N, Isa> const& z) {
+  // In halves, not in even and odd powers, which at 1 would nearly cancel.
+  auto const high = horner(z, 1.3169130233995496e-05, -0.00015163126951208084, 0.0008290110166250626,
+                           -0.0028787560674574096, 0.0071852759166516145, -0.01388576266042524,
+                           0.021970281986499356, -0.029892942630157876, 0.03663563719515988,
+                           -0.04218902123285354, 0.047222290595014906, -0.052534950133916215);
+  auto const low = horner(z, 0.05880523472976772, -0.06666403502895353, 0.07692279795575409, -0.09090907001643131,
+                          0.11111111007110785, -0.14285714282584586, 0.1999999999995176, -0.3333333333333307);
+  auto const fourth = (z * z) * (z * z);
+  return multiply_add(keep_order(fourth * fourth), high, low);
+}
+/// atan for 0 <= t <= 1.
+template <class T, int N, class Isa>
+SITU_INLINE pack<T, N, Isa> arctangent_of_one(pack<T, N, Isa> const& t) {
+  pack<T, N, Isa> const z = t * t;
+  return multiply_add(keep_order(t * z), arctangent_rest(z), t);
+}
+
+}  // namespace detail
+
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> sin(pack<T, N, Isa> const& x) {
+  return detail::flip_sign(detail::circular<0>(abs(x)), x);
+}
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> cos(pack<T, N, Isa> const& x) {
+  return detail::circular<1>(abs(x));
+}
+
+/// tan = t with t = tan(r) in even quadrants, -1/t in odd ones; the rounding error of t is carried along.
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> tan(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x);
+  auto const q = detail::reduce_to_quadrant<true>(size);
+  P const z = q.high * q.high;
+  P const small = multiply_add(keep_order(q.high * z), detail::tangent_rest(z), multiply_add(q.low, z, q.low));
+  P const t = keep_order(q.high + small);
+  P const rest = small - keep_order(t - q.high);
+  P const inverse = detail::quotient(P(T(-1)), t);
+  P const r = select(detail::even_lanes<T>(q.n), t, multiply_add(inverse * inverse, rest, inverse));
+  return detail::flip_sign(r, x);
+}
+
+/// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2) = 2·(π/4 - asin √((1 - x)/2)).
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> asin(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), half(T(0.5));
+  auto const large = size > half;
+  P const z = select(large, (P(T(1)) - size) * half, size * size);
+  P const s = select(large, sqrt(z), size);
+  P const third = keep_order(s * z), p = detail::arcsine_of_half(z);
+  P const rest = keep_order(multiply_add(third, p, P(T(-0.5) * detail::half_pi_rest<T>)));
+  P const start = keep_order(P(T(0.5) * detail::half_pi<T>) - s);
+  P beyond = start - rest;
+  if constexpr (sizeof(T) == 8) beyond = start - keep_order(rest - keep_order(keep_order(P(0.5 * detail::half_pi<T>) - start) - s));
+  return detail::flip_sign(select(large, beyond + beyond, multiply_add(third, p, s)), x);
+}
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> acos(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), half(T(0.5));
+  auto const large = size > half;
+  P const z = select(large, (P(T(1)) - size) * half, x * x);
+  P const s = select(large, sqrt(z), x);
+  P const p = multiply_add(keep_order(s * z), detail::arcsine_of_half(z), s);
+  P const rest = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
+  return select(large, P(T(2)), P(T(1))) * select(x > half, p, rest);
+}
+
+/// Of the smaller over the larger of |y| and |x|, then moved to its octant.
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> atan2(pack<T, N, Isa> const& y, pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size_y = abs(y), size_x = abs(x), zero(T(0)), one(T(1));
+  auto const steep = size_y > size_x;
+  P const over = select(steep, size_x, size_y), under = select(steep, size_y, size_x);
+  P t = detail::quotient(over, under);
+  t = select(over == under, select(under == zero, zero, one), t);  // 0 / 0 and ∞ / ∞
+  P const p = detail::flip_sign(detail::arctangent_of_one(t), select(steep, -x, x));
+  auto const left = detail::negative_lanes(x);
+  P const high = select(steep, P(detail::half_pi<T>), select(left, P(2 * detail::half_pi<T>), zero));
+  P const low = select(steep, P(detail::half_pi_rest<T>), select(left, P(2 * detail::half_pi_rest<T>), zero));
+  P const r = detail::flip_sign(high + keep_order(p + low), y);
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+  return select(isnan(x), x, select(isnan(y), y, r));  // the selections above may have become extremes, which lose them
+#else
+  return r;
+#endif
+}
+template <class T, int N, class Isa>
+  requires std::is_floating_point_v<T>
+SITU_INLINE pack<T, N, Isa> atan(pack<T, N, Isa> const& x) {
+  using P = pack<T, N, Isa>;
+  P const size = abs(x), one(T(1));
+  auto const steep = size > one;
+  P const p = detail::arctangent_of_one(select(steep, detail::quotient(one, size), size));
+  P const beyond = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
+  return detail::flip_sign(select(steep, beyond, p), x);
+}
+
+}  // namespace math
+}  // namespace situ::inline SITU_ABI
 
 #if defined(__GLIBC__) && !defined(__CUDACC__)
 // As glibc declares them; not every compiler has them as builtins.
@@ -16631,19 +16997,149 @@ SITU_HOST_DEVICE inline double lgamma(double x) {
 SITU_HOST_DEVICE inline float lgamma(float x) { return static_cast<float>(math::lgamma(static_cast<double>(x))); }
 #endif
 
-namespace detail {
-struct lgamma_lanes {
-  template <class T>
-  static T value(T x) {
-    return math::lgamma(x);
+/// ψ(x), the derivative of log|Γ(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series. −∞ and ∞ at 0 and −0, NaN at the other poles.
+SITU_HOST_DEVICE inline double digamma(double x) {
+  double result = 0;
+  if (x < 0.5) {
+    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
+    if (turns == 0.0) {
+      auto const bits = situ::detail::bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
+      return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
+    }
+    result = -pi / math::tan(pi * turns);
+    x = 1 - x;
   }
+  for (; x < 10; x += 1) result -= 1 / x;
+  double const r = 1 / (x * x);
+  return result + math::log(x) - 0.5 / x -
+         r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * (691.0 / 32760))))));
+}
+SITU_HOST_DEVICE inline float digamma(float x) { return static_cast<float>(math::digamma(static_cast<double>(x))); }
+
+namespace detail {
+
+/// log Γ(x) for positive normal x and ∞; NaN stays.
+///
+///     x < 5.5:   log Γ(2 + y) ± log(q),            y = x − k, −3/4 <= y < 1/2:   q is what Γ's recurrence puts between x and 2 + y, and 1 for x in [5/4, 5/2)
+///     x >= 5.5:  (x − 1/2) (log(x) − 1) + log(2π)/2 − 1/2 + W(1/x²)/x
+///
+/// log Γ(2 + y) = y R(y + 1/2): 0 at 2 is exact. For x near 1, where y R(y) − log(1 + y) is 0, too, y = f in log(1 + f) = f − (f²/2 − product), and y R(y) − f is
+/// rounded once. R errs by 2^-56 of itself, W/x by 2^-59 of the whole.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log_gamma_of_positive(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0), low(1.25), far(5.5);
+  // k is 0, 1, 2, 2, 3, 4 or 5; between them lie 1/2, 5/4, 3/2, 5/2, 7/2 and 9/2.
+  P const k = select(x < low, select(x < P(0.5), P(0.0), one), at_least(round_small(x), 2.0));
+  P const y = x - k;
+  P const above = select(x < P(2.5), one, keep_order((x - one) * select(x < P(3.5), one, x - P(2.0))) * select(x < P(4.5), one, x - P(3.0)));
+  P const below = select(x < P(0.5), keep_order(x + one), one) * x;
+  P const q = select(x < far, select(x < low, below, above), x);
+  auto const [f, e, special] = split_log(q);
+  auto const [half_square, product] = terms_of_log(f, e * 1.90821492927058770002e-10);
+  P const rest = keep_order(product - half_square), whole = keep_order(e * 6.93147180369123816490e-01);
+
+  P const r = horner_in_two(y + 0.5, -1.7108913209866616e-07, 1.5652552681189751e-06, -6.790960692198281e-06, 1.9007740896906173e-05, -3.999415626596784e-05,
+                            7.09417513518514e-05, -0.0001163644197025048, 0.00018723931260242782, -0.00030247193909881077, 0.0004925118688933797,
+                            -0.0008086396213378891, 0.001340707349744535, -0.002250616584013339, 0.003840420934398382, -0.006702393516302726,
+                            0.01208428740330301, -0.022909938185470772, 0.04725715732410144, -0.11450419537702358, 0.4101490025838277,
+                            0.24156447527049044);
+  P const side = select(x < low, -one, one);
+  P const near = keep_order(keep_order(multiply_add(y, r, side * f)) + side * whole) + side * rest;
+
+  P const z = divide(one, x);
+  P const w = horner(z * z, 0.003904253630299569, -0.0018092295446636192, 0.0008392005989991022, -0.000595205063676217, 0.0007936505712621489,
+                     -0.0027777777771135, 0.08333333333333276);
+  P const factor = keep_order(keep_order(whole - one) + f) + rest;
+  return select(x < far, near, multiply_add(x - P(0.5), factor, multiply_add(z, w, P(0.41893853320467274))));
+}
+
+/// log(π / (a |sin πa|)), which is log|Γ(−a)| + log Γ(a), for 2^-60 <= a; ∞ where a is whole.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log_of_reflection(pack<double, N, Isa> const& a) {
+  using P = pack<double, N, Isa>;
+  P const limited = at_most(a, 0x1p51);  // whole, as all numbers from there on
+  P const t = limited - round_small(limited), u = t * t;
+  P const s = magnitude(t) * horner(u, 7.694727410586793e-07, -2.1903185429950325e-05, 0.0004662996887782005, -0.007370430478764195, 0.08214588656989298,
+                                    -0.5992645293187383, 2.550164039877294, -5.167712780049969, 3.141592653589793);
+  auto const [f, e, special] = split_log(divide(P(3.141592653589793), limited * s));
+  return select(t == P(0.0), P(std::numeric_limits<double>::infinity()), join_log(f, e, P(0.0)));
+}
+
+/// log|Γ(x)| for all x, its error measured by the larger of 1 and |log Γ(|x|)|.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> log_gamma_for_narrower(pack<double, N, Isa> const& x) {
+  using P = pack<double, N, Isa>;
+  P const zero(0.0), a = magnitude(x);
+  P y = select(a == zero, P(std::numeric_limits<double>::infinity()), log_gamma_of_positive(a));
+  P const reflected = select(a < P(0x1p-60), zero, x);  // so close to the pole it has the same value on both sides
+  if (any(reflected < zero)) {
+    P const reflection = log_of_reflection(a);
+    y = select(reflected < zero, reflection - at_most(y, std::numeric_limits<double>::max()), y);  // of −inf, too, inf
+  }
+  return y;
+}
+
+struct scalar_lgamma {
+  static double value(double x) { return math::lgamma(x); }
 };
+
 }  // namespace detail
 
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T> SITU_INLINE pack<T, N, Isa> lgamma(pack<T, N, Isa> const& x) {
-    return detail::every_lane<detail::lgamma_lanes>(x);
+/// In double, the results of floats rounded once.
+///
+/// Cost      doubles: lanes that are negative, 0, denormal or NaN go through libm, and all lanes where products are not fused.
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> lgamma(pack<float, N, Isa> const& x) {
+  if constexpr (N * 8 <= Isa::bytes || N < 4) return convert_unchecked<float>(detail::log_gamma_for_narrower(convert_unchecked<double>(x)));
+  else return detail::narrow(detail::log_gamma_for_narrower(detail::widen_lower(x)), detail::log_gamma_for_narrower(detail::widen_upper(x)));
+}
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> lgamma(pack<double, N, Isa> const& x) {
+  if constexpr (!Isa::fma) return detail::every_lane<detail::scalar_lgamma>(x);
+  else return detail::by_lane_outside<detail::scalar_lgamma>(x, std::numeric_limits<double>::min(), std::numeric_limits<double>::infinity(), x, detail::log_gamma_of_positive(x));
+}
+
+namespace detail {
+/// ψ(x) as digamma of numbers computes it, the ten steps of the recurrence as one fraction.
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> digamma_of(pack<double, N, Isa> const& from) {
+  using P = pack<double, N, Isa>;
+  P const one(1.0), zero(0.0), half(0.5);
+  P x = from, y(0.0);
+  if (any(from < half)) {
+    P const turns = from - math::floor(from + 0.5);
+    P const reflection = divide(P(-3.14159265358979323846), math::tan(turns * 3.14159265358979323846));
+    P const nan(std::numeric_limits<double>::quiet_NaN());
+    // ∓0 and what is too small to be divided by have the poles of their sides.
+    P const pole = select(from == zero, divide(-one, from), nan);
+    y = select(from < half, select(turns == zero, pole, reflection), y);
+    x = select(from < half, one - from, from);
   }
+  P above = one, below = x;
+  for (int k = 1; k < 10; ++k) {
+    P const next = x + static_cast<double>(k);
+    above = multiply_add(above, next, below);
+    below = below * next;
+  }
+  P const near = x;
+  x = select(near < P(10.0), near + 10.0, near);
+  y = y - select(near < P(10.0), divide(above, below), zero);
+  P const z = divide(one, x), r = z * z;
+  P const series = horner(r, -691.0 / 32760, 1.0 / 132, -1.0 / 240, 1.0 / 252, -1.0 / 120, 1.0 / 12);
+  return (y + math::log(x)) - multiply_add(z, half, r * series);
+}
+}  // namespace detail
+
+template <int N, class Isa>
+SITU_INLINE pack<double, N, Isa> digamma(pack<double, N, Isa> const& x) {
+  return detail::digamma_of(x);
+}
+template <int N, class Isa>
+SITU_INLINE pack<float, N, Isa> digamma(pack<float, N, Isa> const& x) {
+  if constexpr (N * 8 <= Isa::bytes || N < 4) return convert_unchecked<float>(detail::digamma_of(convert_unchecked<double>(x)));
+  else return detail::narrow(detail::digamma_of(detail::widen_lower(x)), detail::digamma_of(detail::widen_upper(x)));
+}
 
 }  // namespace math
 }  // namespace situ::inline SITU_ABI
@@ -17015,368 +17511,6 @@ SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double,
 }  // namespace math
 }  // namespace situ::inline SITU_ABI
 
-// ---- <situ/expr/math/trig.hpp>
-/// Trigonometric functions of numbers and of packs.
-///
-/// Packs are computed in vectors: sine, cosine and tangent subtract multiples of π/2 exactly and evaluate minimax
-/// polynomials; lanes beyond the reach of that subtraction, which are rare, are reduced one by one in integers.
-
-
-
-namespace situ::inline SITU_ABI {
-namespace math {
-
-SITU_HOST_DEVICE inline float sin(float x) { return SITU_LIBM(sinf)(x); }
-SITU_HOST_DEVICE inline double sin(double x) { return SITU_LIBM(sin)(x); }
-SITU_HOST_DEVICE inline float cos(float x) { return SITU_LIBM(cosf)(x); }
-SITU_HOST_DEVICE inline double cos(double x) { return SITU_LIBM(cos)(x); }
-SITU_HOST_DEVICE inline float tan(float x) { return SITU_LIBM(tanf)(x); }
-SITU_HOST_DEVICE inline double tan(double x) { return SITU_LIBM(tan)(x); }
-SITU_HOST_DEVICE inline float asin(float x) { return SITU_LIBM(asinf)(x); }
-SITU_HOST_DEVICE inline double asin(double x) { return SITU_LIBM(asin)(x); }
-SITU_HOST_DEVICE inline float acos(float x) { return SITU_LIBM(acosf)(x); }
-SITU_HOST_DEVICE inline double acos(double x) { return SITU_LIBM(acos)(x); }
-SITU_HOST_DEVICE inline float atan(float x) { return SITU_LIBM(atanf)(x); }
-SITU_HOST_DEVICE inline double atan(double x) { return SITU_LIBM(atan)(x); }
-SITU_HOST_DEVICE inline float atan2(float y, float x) { return SITU_LIBM(atan2f)(y, x); }
-SITU_HOST_DEVICE inline double atan2(double y, double x) { return SITU_LIBM(atan2)(y, x); }
-
-namespace detail {
-
-// keep_order stands around the first factor of a correction, a*b + c, where -ffast-math would take out c as a factor.
-
-__extension__ typedef unsigned __int128 uint128;
-__extension__ typedef __int128 int128;
-
-/// x = n·π/2 + high + low for any x from 1024 on, |high| below 0.79; a NaN of an infinity.
-struct far_angle {
-  uint64_t n;  // modulo 4
-  double high, low;
-};
-
-/// The product of x with those bits of 2/π that matter, in integers: multiples of 4 quadrants are left out on one side, and what is 2^-137 of one
-/// on the other.
-///
-/// Source    Payne and Hanek, Radian reduction for trigonometric functions, SIGNUM Newsletter 18 (1983).
-SITU_NOINLINE inline far_angle reduce_far(double x) {
-  static constexpr uint64_t two_over_pi[20] = {  // 64 bits before the point, which are 0, then the others
-    0x0000000000000000, 0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
-    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41,
-    0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7,
-    0x4f463f669e5fea2d, 0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
-  uint64_t const bits = situ::detail::bits_to<uint64_t>(x), mantissa = (bits & 0x000fffffffffffff) | 0x0010000000000000;
-  int const exponent = static_cast<int>(bits >> 52);
-  if (exponent == 0x7ff) return {0, situ::detail::bits_to<double>(uint64_t{0x7ff8000000000000}), 0.0};
-  int const first = exponent - 1013, word = first / 64, shift = first % 64;  // x is mantissa · 2^(exponent - 1075)
-  auto const part = [&](int k) {
-    uint64_t const upper = two_over_pi[word + k] << shift;
-    return shift == 0 ? upper : upper | two_over_pi[word + k + 1] >> (64 - shift);
-  };
-  uint128 const least = uint128(mantissa) * part(2), middle = uint128(mantissa) * part(1) + (least >> 64);
-  uint64_t const top = mantissa * part(0) + static_cast<uint64_t>(middle >> 64);
-  // Two bits of quadrants, and 190 of a part of one, of which 128 do.
-  uint128 rest = (uint128(top) << 64 | static_cast<uint64_t>(middle)) << 2 | static_cast<uint64_t>(least) >> 62;
-  bool const beyond = top >> 61 & 1;  // half a quadrant: nearer to the next one
-  if (beyond) rest = -rest;
-  constexpr uint64_t quarter_pi = 0xc90fdaa22168c234, quarter_pi_rest = 0xc4c6628b80dc1cd1;
-  auto const upper = static_cast<uint64_t>(rest >> 64), lower = static_cast<uint64_t>(rest);
-  uint128 const angle = uint128(upper) * quarter_pi + (uint128(upper) * quarter_pi_rest >> 64) + (uint128(lower) * quarter_pi >> 64);
-  double const sign = beyond ? -0x1p-127 : 0x1p-127, high = static_cast<double>(angle);
-  double const low = static_cast<double>(static_cast<int128>(angle - static_cast<uint128>(high)));
-  return {(top >> 62) + beyond, sign * high, sign * low};
-}
-
-// Parts of that, for single lanes.
-struct far_number {
-  template <class T>
-  static T value(T x) {
-    return situ::detail::bits_to<T>(static_cast<bits_of<T>>(reduce_far(static_cast<double>(x)).n));
-  }
-};
-struct far_high {
-  template <class T>
-  static T value(T x) {
-    return static_cast<T>(reduce_far(static_cast<double>(x)).high);
-  }
-};
-struct far_low {
-  static double value(double x) { return reduce_far(x).low; }
-  static float value(float x) {
-    far_angle const angle = reduce_far(static_cast<double>(x));
-    return static_cast<float>(angle.high - static_cast<double>(static_cast<float>(angle.high)) + angle.low);
-  }
-};
-
-/// π/2 as the sum of two numbers.
-template <class T>
-inline constexpr T half_pi = sizeof(T) == 4 ? T(0x1.921fb6p0) : T(0x1.921fb54442d18p0);
-template <class T>
-inline constexpr T half_pi_rest = sizeof(T) == 4 ? T(-0x1.777a5cp-25) : T(0x1.1a62633145c07p-54);
-
-// Clang before 15 has no vector form of a fused product that it is sure to keep.
-#if defined(__clang__) && __clang_major__ < 15
-template <class Isa>
-inline constexpr bool reduces_by_fma = false;
-#else
-template <class Isa>
-inline constexpr bool reduces_by_fma = Isa::fma;
-#endif
-
-/// x = n·π/2 + high + low for x >= 0, with |high| below 0.79 and the sum as precise as its size: in vectors up to the reach.
-///
-/// Source    the reduction is that of Cody and Waite, Software Manual for the Elementary Functions (1980), by three or four parts of π/2.
-template <class T, class Isa>
-inline constexpr T quadrant_reach = sizeof(T) == 4 ? (reduces_by_fma<Isa> ? T(100000) : T(6400))
-                                                   : (reduces_by_fma<Isa> ? T(0x1p40) : T(0x1.9p20));
-template <class T, int N, class Isa>
-struct quadrant {
-  pack<bits_of<T>, N, Isa> n;  // its lowest bits only
-  pack<T, N, Isa> high, low;
-};
-
-template <bool WithLow, class T, int N, class Isa>
-SITU_INLINE quadrant<T, N, Isa> reduce_to_quadrant(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  constexpr bool narrow = sizeof(T) == 4;
-  P const magic(round_magic<T>);
-  P const shifted = keep_order(multiply_add(x, P(narrow ? T(0x1.45f306p-1) : T(0x1.45f306dc9c883p-1)), magic));
-  P const n = keep_order(shifted - magic);
-  quadrant<T, N, Isa> r;
-  r.n = bitcast<bits_of<T>>(shifted);
-  r.low = P(T(0));
-  if constexpr (reduces_by_fma<Isa>) {
-    P const minus(-half_pi_rest<T>), least(narrow ? T(0x1.ee59dap-50) : T(0x1.f1976b7ed8fbcp-110));
-    P const first = fused(n, P(-half_pi<T>), x);  // exact
-    if constexpr (WithLow) {
-      P const next = keep_order(n * minus);  // `first` is a multiple of its last digit: the sum is split exactly
-      r.high = keep_order(first + next);
-      r.low = keep_order(keep_order(first - r.high) + next) + fused(n, least, fused(n, minus, -next));
-    } else {
-      r.high = fused(n, least, fused(n, minus, first));
-    }
-  } else {
-    // Three parts of π/2 so short that their products with n are exact.
-    constexpr T part1 = narrow ? T(0x1.922p0) : T(0x1.921fb544p0), part2 = narrow ? T(-0x1.2cp-18) : T(0x1.0b462p-34);
-    constexpr T part3 = narrow ? T(0x1.11p-26) : T(-0x1.cb3b399ep-55);
-    constexpr T part4 = narrow ? T(0x1.68c234p-39) : T(0x1.1701b839a252p-88);
-    P const first = keep_order(x - keep_order(n * P(part1)));
-    P const second = keep_order(first - keep_order(n * P(part2)));
-    P const third = keep_order(n * P(part3)), fourth = keep_order(n * P(part4));
-    r.high = keep_order(second - third);
-    r.low = keep_order(keep_order(second - r.high) - third) - fourth;
-  }
-  auto const far = x > P(quadrant_reach<T, Isa>);
-  if (SITU_UNLIKELY(any(far))) {
-    r.n = bitcast<bits_of<T>>(by_lane<far_number>(far, x, bitcast<T>(r.n)));
-    r.high = by_lane<far_high>(far, x, r.high);
-    if constexpr (WithLow) r.low = by_lane<far_low>(far, x, r.low);
-  }
-  return r;
-}
-
-/// Where n is even. SSE2 compares no integers of 64 bits: 1 and the number after it stand for them.
-template <class T, int N, class Isa>
-SITU_INLINE auto even_lanes(pack<bits_of<T>, N, Isa> const& n) {
-  using Ix = pack<bits_of<T>, N, Isa>;
-  if constexpr (sizeof(T) == 4) return (n & Ix(1)) == Ix(0);
-  else return bitcast<T>((n & Ix(1)) | Ix(0x3ff0000000000000)) == pack<T, N, Isa>(T(1));
-}
-
-/// The minimax polynomials p of sin(r) = r + r³·p(r²), cos(r) = 1 - r²/2 + r⁴·p(r²) and tan(r) = r + r³·p(r²), for
-/// z = r² < 0.62.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> sine_rest(pack<float, N, Isa> const& z) {
-  return horner(z, -0.000195114582f, 0.00833213329f, -0.166666538f);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> sine_rest(pack<double, N, Isa> const& z) {
-  return horner_in_two(z, 1.5895357365916575e-10, -2.5050733216982092e-08, 2.7557313532213567e-06,
-                       -0.00019841269829344702, 0.00833333333332183, -0.1666666666666663);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> cosine_rest(pack<float, N, Isa> const& z) {
-  return horner(z, 2.44287858e-05f, -0.0013887278f, 0.0416666456f);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> cosine_rest(pack<double, N, Isa> const& z) {
-  return horner_in_two(z, -1.1358757743086315e-11, 2.0875705542850076e-09, -2.755731421796057e-07, 2.48015872890045e-05,
-                       -0.0013888888888873344, 0.041666666666666595);
-}
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> tangent_rest(pack<float, N, Isa> const& z) {
-  return horner(z, 0.00444010738f, -3.70847592e-05f, 0.0109333824f, 0.0212454889f, 0.0540668294f, 0.133326039f,
-                0.333333522f);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> tangent_rest(pack<double, N, Isa> const& z) {
-  return horner_in_two(z, 2.08578756609067e-05, -4.4853430327281064e-05, 8.94078606695996e-05, -2.6335632883896997e-05,
-                       0.00013648781778817515, 0.00022239927469109466, 0.0005950576406366233, 0.0014547598053991778,
-                       0.0035922887455236397, 0.008863219205522181, 0.021869489605658897, 0.05396825392683208,
-                       0.133333333334142, 0.3333333333333278);
-}
-
-/// sin for Shift 0, cos for Shift 1, of x >= 0, without its sign for negative arguments.
-template <int Shift, class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> circular(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  using Ix = pack<bits_of<T>, N, Isa>;
-  constexpr bool with_low = !reduces_by_fma<Isa>;  // a fused reduction is rounded once and can do without
-  quadrant<T, N, Isa> const q = reduce_to_quadrant<with_low>(x);
-  P const z = q.high * q.high, third = keep_order(q.high * z), fourth = keep_order(z * z);
-  P const p = sine_rest(z), r = cosine_rest(z);
-  P const start = multiply_add(z, P(T(-0.5)), P(T(1)));
-  P sine, cosine;
-  if constexpr (with_low) {
-    sine = q.high + keep_order(third * p + q.low);
-    cosine = start + keep_order(fourth * r - q.high * q.low);
-  } else {
-    sine = multiply_add(third, p, q.high);
-    cosine = multiply_add(fourth, r, start);
-  }
-  Ix const n = q.n + Ix(Shift);
-  P const value = select(even_lanes<T>(n), sine, cosine);
-  return flip_sign(value, bitcast<T>(n << (static_cast<int>(sizeof(T)) * 8 - 2)));
-}
-
-/// Where the sign is set, also that of a zero.
-template <class T, int N, class Isa>
-SITU_INLINE auto negative_lanes(pack<T, N, Isa> const& x) {
-  using Ix = pack<bits_of<T>, N, Isa>;
-  if constexpr (sizeof(T) == 4) return bitcast<int32_t>(x) < Ix(0);
-  else return flip_sign(pack<T, N, Isa>(T(1)), x) < pack<T, N, Isa>(T(0));
-}
-
-/// The polynomial p of asin(s) = s + s³·p(s²), for z = s² <= 1/4.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> arcsine_of_half(pack<float, N, Isa> const& z) {
-  return horner(z, 0.0421663076f, 0.0241795145f, 0.0454703756f, 0.0749529749f, 0.166667521f);
-}
-
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> arcsine_of_half(pack<double, N, Isa> const& z) {
-  return horner_in_two(z, 0.03191407951709055, -0.016226351417089814, 0.019529216674833573, 0.006527786992480451,
-                       0.012169212990080157, 0.013885242719600663, 0.01735970313886764, 0.022371758228658993,
-                       0.030381959126001848, 0.04464285682869474, 0.0750000000033645, 0.1666666666666541);
-}
-
-/// The polynomial p of atan(t) = t + t³·p(t²), for z = t² <= 1.
-template <int N, class Isa>
-SITU_INLINE pack<float, N, Isa> arctangent_rest(pack<float, N, Isa> const& z) {
-  return horner(z, -0.00179362227f, 0.0109146088f, -0.0311778504f, 0.0579576008f, -0.08403451f, 0.109521858f, -0.142642424f,
-                0.199985489f, -0.333332986f);
-}
-template <int N, class Isa>
-SITU_INLINE pack<double, N, Isa> arctangent_rest(pack<double, N, Isa> const& z) {
-  // In halves, not in even and odd powers, which at 1 would nearly cancel.
-  auto const high = horner(z, 1.3169130233995496e-05, -0.00015163126951208084, 0.0008290110166250626,
-                           -0.0028787560674574096, 0.0071852759166516145, -0.01388576266042524,
-                           0.021970281986499356, -0.029892942630157876, 0.03663563719515988,
-                           -0.04218902123285354, 0.047222290595014906, -0.052534950133916215);
-  auto const low = horner(z, 0.05880523472976772, -0.06666403502895353, 0.07692279795575409, -0.09090907001643131,
-                          0.11111111007110785, -0.14285714282584586, 0.1999999999995176, -0.3333333333333307);
-  auto const fourth = (z * z) * (z * z);
-  return multiply_add(keep_order(fourth * fourth), high, low);
-}
-/// atan for 0 <= t <= 1.
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> arctangent_of_one(pack<T, N, Isa> const& t) {
-  pack<T, N, Isa> const z = t * t;
-  return multiply_add(keep_order(t * z), arctangent_rest(z), t);
-}
-
-}  // namespace detail
-
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> sin(pack<T, N, Isa> const& x) {
-  return detail::flip_sign(detail::circular<0>(abs(x)), x);
-}
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> cos(pack<T, N, Isa> const& x) {
-  return detail::circular<1>(abs(x));
-}
-
-/// tan = t with t = tan(r) in even quadrants, -1/t in odd ones; the rounding error of t is carried along.
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> tan(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  P const size = abs(x);
-  auto const q = detail::reduce_to_quadrant<true>(size);
-  P const z = q.high * q.high;
-  P const small = multiply_add(keep_order(q.high * z), detail::tangent_rest(z), multiply_add(q.low, z, q.low));
-  P const t = keep_order(q.high + small);
-  P const rest = small - keep_order(t - q.high);
-  P const inverse = detail::quotient(P(T(-1)), t);
-  P const r = select(detail::even_lanes<T>(q.n), t, multiply_add(inverse * inverse, rest, inverse));
-  return detail::flip_sign(r, x);
-}
-
-/// Beyond 1/2: asin x = π/2 - 2·asin √((1 - x)/2) = 2·(π/4 - asin √((1 - x)/2)).
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> asin(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  P const size = abs(x), half(T(0.5));
-  auto const large = size > half;
-  P const z = select(large, (P(T(1)) - size) * half, size * size);
-  P const s = select(large, sqrt(z), size);
-  P const third = keep_order(s * z), p = detail::arcsine_of_half(z);
-  P const rest = keep_order(multiply_add(third, p, P(T(-0.5) * detail::half_pi_rest<T>)));
-  P const start = keep_order(P(T(0.5) * detail::half_pi<T>) - s);
-  P beyond = start - rest;
-  if constexpr (sizeof(T) == 8) beyond = start - keep_order(rest - keep_order(keep_order(P(0.5 * detail::half_pi<T>) - start) - s));
-  return detail::flip_sign(select(large, beyond + beyond, multiply_add(third, p, s)), x);
-}
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> acos(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  P const size = abs(x), half(T(0.5));
-  auto const large = size > half;
-  P const z = select(large, (P(T(1)) - size) * half, x * x);
-  P const s = select(large, sqrt(z), x);
-  P const p = multiply_add(keep_order(s * z), detail::arcsine_of_half(z), s);
-  P const rest = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
-  return select(large, P(T(2)), P(T(1))) * select(x > half, p, rest);
-}
-
-/// Of the smaller over the larger of |y| and |x|, then moved to its octant.
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> atan2(pack<T, N, Isa> const& y, pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  P const size_y = abs(y), size_x = abs(x), zero(T(0)), one(T(1));
-  auto const steep = size_y > size_x;
-  P const over = select(steep, size_x, size_y), under = select(steep, size_y, size_x);
-  P t = detail::quotient(over, under);
-  t = select(over == under, select(under == zero, zero, one), t);  // 0 / 0 and ∞ / ∞
-  P const p = detail::flip_sign(detail::arctangent_of_one(t), select(steep, -x, x));
-  auto const left = detail::negative_lanes(x);
-  P const high = select(steep, P(detail::half_pi<T>), select(left, P(2 * detail::half_pi<T>), zero));
-  P const low = select(steep, P(detail::half_pi_rest<T>), select(left, P(2 * detail::half_pi_rest<T>), zero));
-  P const r = detail::flip_sign(high + keep_order(p + low), y);
-#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-  return select(isnan(x), x, select(isnan(y), y, r));  // the selections above may have become extremes, which lose them
-#else
-  return r;
-#endif
-}
-template <class T, int N, class Isa>
-  requires std::is_floating_point_v<T>
-SITU_INLINE pack<T, N, Isa> atan(pack<T, N, Isa> const& x) {
-  using P = pack<T, N, Isa>;
-  P const size = abs(x), one(T(1));
-  auto const steep = size > one;
-  P const p = detail::arctangent_of_one(select(steep, detail::quotient(one, size), size));
-  P const beyond = P(detail::half_pi<T>) - keep_order(p - P(detail::half_pi_rest<T>));
-  return detail::flip_sign(select(steep, beyond, p), x);
-}
-
-}  // namespace math
-}  // namespace situ::inline SITU_ABI
-
 // ---- <situ/expr/recorded_lanes.hpp>
 /// Lanes that record: what the formulas of derivatives compute with when derivatives are themselves to be differentiated.
 ///
@@ -17431,12 +17565,12 @@ template <recording_lanes X>
 SITU_HOST_DEVICE X pow(X const& a, X const& b) {
   return a.template apply<functions::pow>(b);
 }
-}  // namespace math
-namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X digamma(X const& x) {
   return x.template apply<functions::polygamma>(X(0));
 }
+}  // namespace math
+namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X polygamma(X const& x, X const& n) {
   return x.template apply<functions::polygamma>(n);
@@ -17534,30 +17668,6 @@ SITU_INLINE pack<T, N, Isa> shifted_right(pack<T, N, Isa> const& a, pack<T, N, I
   return each_lane([](T x, T n) { return shifted_right(x, n); }, a, b);
 }
 
-/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series. -inf and inf at 0 and -0, NaN at the
-/// other poles.
-SITU_HOST_DEVICE inline double digamma(double x) {
-  double result = 0;
-  if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
-    if (turns == 0.0) {
-      uint64_t const bits = bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
-      return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
-    }
-    result = -pi / math::tan(pi * turns);
-    x = 1 - x;
-  }
-  for (; x < 10; x += 1) result -= 1 / x;
-  double const r = 1 / (x * x);
-  return result + math::log(x) - 0.5 / x -
-         r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * (691.0 / 32760))))));
-}
-SITU_HOST_DEVICE inline float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
-  return each_lane([](T x) { return digamma(x); }, a);
-}
-
 /// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
 SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
   double result = 0;
@@ -17570,7 +17680,7 @@ SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
 /// The derivative of order n of digamma, (-1)^(n+1) n! times the sum of (x + k)^-(n+1) over all k >= 0; below 1/2 with the terms on either side of the
 /// nearest pole apart. At poles infinite: of odd n inf, of even n as digamma.
 SITU_HOST_DEVICE inline double polygamma(double x, double n) {
-  if (n == 0.0) return digamma(x);
+  if (n == 0.0) return math::digamma(x);
   double const s = n + 1, sign = s - 2 * math::floor(s / 2) == 0.0 ? 1 : -1;  // (-1)^s
   double factorial = 1, sum = 0;
   for (double k = 2; k <= n; k += 1) factorial *= k;
@@ -17578,7 +17688,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
     if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
   } else {
     double const turns = x - math::floor(x + 0.5);
-    if (turns == 0.0) return sign > 0 ? __builtin_inf() : digamma(x);
+    if (turns == 0.0) return sign > 0 ? __builtin_inf() : math::digamma(x);
     if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
     sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));
   }
@@ -17587,6 +17697,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
 SITU_HOST_DEVICE inline float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> polygamma(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  if (b[0] == T(0) && !math::detail::any(b != pack<T, N, Isa>(T(0)))) return math::digamma(a);
   return each_lane([](T x, T n) { return polygamma(x, n); }, a, b);
 }
 
@@ -18029,7 +18140,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 // Derivatives of log|Gamma| only: of order n of digamma.
 SITU_BINARY_FUNCTOR(polygamma, "polygamma", real_valued, 1000, detail::polygamma(a, b), detail::polygamma(a, b + X(T(1))), X(T(0)))
 /// log|Gamma(x)|
-SITU_UNARY(lgamma, real_valued, 3000, math::lgamma(x), detail::digamma(x))
+SITU_UNARY(lgamma, real_valued, 400, math::lgamma(x), math::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
 SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), detail::on_its_own(select(x <= SITU_CONSTANT(0), SITU_CONSTANT(0), SITU_CONSTANT(1))))
@@ -27796,7 +27907,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   constexpr int operands = as_read ? Bound::operands : 2;
   using Body = reduction_body<Bound, Read, operands>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
-  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(cost_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(time_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
   if constexpr (by_packs<Body>) {
     using A = typename Bound::A;
     code.row = &reduce_rows_by_packs<Bound>;
@@ -28198,7 +28309,7 @@ namespace detail {
 template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
-  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
+  int64_t const grain = cpu::grain_of(time_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
   cpu::launch_reduction<D>(kernel, kernel.program, grain);
 }
@@ -37377,7 +37488,7 @@ void launch_rows(cpu_kernels, P const& program) {
                                program.columns, cpu::is_plain_input<Tree, C>, static_cast<int64_t>(sizeof(C)));
   cpu::RowPlan& plan = kernel.plan;
   plan.stream = program.rows * program.length * program.columns * static_cast<int64_t>(sizeof(typename Op::result)) >= cpu::streaming_bytes;
-  int64_t const grain = cpu::grain_of(cost_of<Tree> + Cost{0, Op::cost}, 1);
+  int64_t const grain = cpu::grain_of((cost_of<Tree> + Cost{0, Op::cost}).in_lanes_of(widest<Tree>), 1);
   int64_t const per_strip = plan.strips ? plan.width : 1;
   int64_t const lines = program.rows * (plan.strips ? plan.strip_count : 1);
   if (!plan.in_parts()) return device_traits<D>::launch(kernel, lines, grain / (program.length * per_strip) + 1);
@@ -40522,7 +40633,7 @@ inline namespace SITU_ABI_THREADS {
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
   using A = typename P::scanner::element;
-  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
+  int64_t const grain = cpu::grain_of(time_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
   cpu::ScanKernel<P> kernel(program);
   kernel.cut();
   auto const& plan = kernel.plan;
@@ -47087,7 +47198,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     bound.start = function.start;
     bound.formula = function.formula;
     bound.lanes = 64 / static_cast<int>(sizeof(C));
-    bound.grain = cpu::grain_of({static_cast<int>(sizeof(C)) * (n + 1), function.cost});
+    bound.grain = cpu::grain_of(Cost{static_cast<int>(sizeof(C)) * (n + 1), function.cost}.in_lanes_of(static_cast<int>(sizeof(C))));
     bool contiguous = uniform;
     bound.data[0] = result.data();
     layouts[0] = &result.layout();
@@ -47609,7 +47720,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   using Body = BackwardBody<F, S, Slots, Inputs>;
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, grain_of(cost_of<F> + cost_of<F> + cost_of<F> + cost_of<S> + Cost{static_cast<int>((sizeof(Ts) + ...)), 0}), &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, grain_of(time_of<F> + time_of<F> + time_of<F> + time_of<S> + Cost{static_cast<int>((sizeof(Ts) + ...)), 0}), &formula_of<F>};
   code.hands_on = hands_on_input<F, S>;
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,

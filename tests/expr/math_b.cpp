@@ -162,6 +162,7 @@ UNARY(asinh, std::asinh(x))
 UNARY(acosh, std::acosh(x))
 UNARY(atanh, std::atanh(x))
 UNARY(lgamma, std::lgamma(x))
+UNARY(digamma, x)  // the library has no reference
 UNARY(sqrt, std::sqrt(x))
 UNARY(rsqrt, 1 / std::sqrt(x))
 UNARY(reciprocal, 1 / x)
@@ -416,15 +417,45 @@ TEST_CASE_TEMPLATE("double functions are within 2 ulps, lgamma within 4", Path, 
   check_doubles<Path, atanh_>(-1, 1, 2);
   check_doubles<Path, lgamma_>(-20, 5, 4);
   check_doubles<Path, lgamma_>(-5, -2, 4);
+  check_doubles<Path, lgamma_>(0, 6, 4);
+  check_doubles<Path, lgamma_>(0.9, 1.5, 4);
+  check_doubles<Path, lgamma_>(5, 1e3, 4);
   check_doubles<Path, hypot_>(-9, 9, 2);
   check_doubles<Path, rsqrt_>(0, 9, 2);
   check_doubles<Path, sqrt_>(0, 9, 1);  // the reference is rounded twice
   check_doubles<Path, reciprocal_>(0, 9, 1);
 }
 
+TEST_CASE_TEMPLATE("digamma has mpmath's values, in double to 1e-14 and in float rounded once", Path, PATHS) {
+  if (skipped<Path>()) return;
+  // mpmath 1.2: psi(0, x)
+  std::vector<std::pair<double, double>> const table{
+      {1e-300, -9.9999999999999997494e+299}, {-1e-20, 1.0000000000000000548e+20}, {3e-09, -333333333.91054899552}, {0.25, -4.2274535333762654081},
+      {0.4999999, -1.9635105195017276921}, {0.5, -1.9635100260214234794}, {1.0, -0.57721566490153286061}, {1.4616321449683622, -9.2412655217294275168e-17},
+      {1.5, 0.036489973978576520559}, {2.75, 0.81890102497543259228}, {9.5, 2.1977378764029495332}, {10.0, 2.2517525890667211076},
+      {12.0, 2.4426616799758120167}, {300.0, 5.702114882064637268}, {1e10, 23.02585092989045684}, {1e300, 690.77552789821370526},
+      {-0.25, 2.9141391202135278304}, {-0.5, 0.036489973978576520559}, {-0.75, -2.8941202000429320748}, {-1.0000001, 10000000.41694539884},
+      {-3.5, 1.3888709263595289015}, {-9.999, -997.64505271205004488}, {-123.456, 5.2569791725822653171}, {-1000000.5, 13.815511557963815771}};
+  auto const check = [&]<class T>(T tolerance) {
+    std::vector<T> x{T(0), -T(0), T(-1), T(-1e9), inf<T>, -inf<T>, undefined<T>}, wanted{-inf<T>, inf<T>, undefined<T>, undefined<T>, inf<T>, undefined<T>, undefined<T>};
+    for (auto const& [from, to] : table) {
+      if (static_cast<double>(static_cast<T>(from)) == from) x.push_back(static_cast<T>(from)), wanted.push_back(static_cast<T>(to));
+    }
+    auto const got = results<digamma_, Path>(x, x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      INFO(x[i], " gives ", got[i], ", expected ", wanted[i]);
+      if (std::isnan(wanted[i]) || std::isinf(wanted[i])) CHECK(distance(got[i], wanted[i]) == 0);
+      else CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(sizeof(T) == 4 ? T(0) : T(1), std::abs(wanted[i])));
+    }
+  };
+  check(1e-14);
+  check(1.2e-7f);
+}
+
 TEST_CASE_TEMPLATE("double functions are so where their algorithms change course", Path, PATHS) {
   if (skipped<Path>()) return;
   check_critical_doubles<Path, sin_, cos_, tan_, asin_, acos_, atan_, atan2_, sinh_, cosh_, asinh_, acosh_, atanh_>(2);
+  check_critical_doubles<Path, lgamma_>(4);
 }
 
 TEST_CASE_TEMPLATE("a double next to a multiple of π/2 is reduced to all its digits", Path, PATHS) {

@@ -57,7 +57,7 @@ SITU_SELDOM Tensor<C, D> evaluate_lanes(LaneFunction<C, D> const& function, Tens
     bound.start = function.start;
     bound.formula = function.formula;
     bound.lanes = 64 / static_cast<int>(sizeof(C));
-    bound.grain = cpu::grain_of({static_cast<int>(sizeof(C)) * (n + 1), function.cost});
+    bound.grain = cpu::grain_of(Cost{static_cast<int>(sizeof(C)) * (n + 1), function.cost}.in_lanes_of(static_cast<int>(sizeof(C))));
     bool contiguous = uniform;
     bound.data[0] = result.data();
     layouts[0] = &result.layout();

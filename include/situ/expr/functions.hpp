@@ -297,7 +297,7 @@ SITU_UNARY(erfc, real_valued, 80, math::erfc(x), SITU_CONSTANT(-1.12837916709551
 // Derivatives of log|Gamma| only: of order n of digamma.
 SITU_BINARY_FUNCTOR(polygamma, "polygamma", real_valued, 1000, detail::polygamma(a, b), detail::polygamma(a, b + X(T(1))), X(T(0)))
 /// log|Gamma(x)|
-SITU_UNARY(lgamma, real_valued, 3000, math::lgamma(x), detail::digamma(x))
+SITU_UNARY(lgamma, real_valued, 400, math::lgamma(x), math::digamma(x))
 /// 1 / (1 + exp(-x))
 SITU_UNARY(sigmoid, real_valued, 40, math::sigmoid(x), y * (SITU_CONSTANT(1) - y))
 SITU_UNARY(relu, arithmetic, 1, maximum_of(x, X(detail::lane_value_t<X>(0))), detail::on_its_own(select(x <= SITU_CONSTANT(0), SITU_CONSTANT(0), SITU_CONSTANT(1))))

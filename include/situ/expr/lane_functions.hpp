@@ -90,30 +90,6 @@ SITU_INLINE pack<T, N, Isa> shifted_right(pack<T, N, Isa> const& a, pack<T, N, I
   return each_lane([](T x, T n) { return shifted_right(x, n); }, a, b);
 }
 
-/// The derivative of log|Gamma(x)|: reflection below 1/2, recurrence up to 10, then the asymptotic series. -inf and inf at 0 and -0, NaN at the
-/// other poles.
-SITU_HOST_DEVICE inline double digamma(double x) {
-  double result = 0;
-  if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
-    if (turns == 0.0) {
-      uint64_t const bits = bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
-      return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
-    }
-    result = -pi / math::tan(pi * turns);
-    x = 1 - x;
-  }
-  for (; x < 10; x += 1) result -= 1 / x;
-  double const r = 1 / (x * x);
-  return result + math::log(x) - 0.5 / x -
-         r * (1.0 / 12 - r * (1.0 / 120 - r * (1.0 / 252 - r * (1.0 / 240 - r * (1.0 / 132 - r * (691.0 / 32760))))));
-}
-SITU_HOST_DEVICE inline float digamma(float x) { return static_cast<float>(digamma(static_cast<double>(x))); }
-template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> digamma(pack<T, N, Isa> const& a) {
-  return each_lane([](T x) { return digamma(x); }, a);
-}
-
 /// The sum of (q + k)^-s over all k >= 0, Hurwitz's zeta function, for q >= 1/2 and whole s >= 2: the first terms one by one, then Euler and Maclaurin's formula.
 SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
   double result = 0;
@@ -126,7 +102,7 @@ SITU_HOST_DEVICE inline double hurwitz_zeta(double s, double q) {
 /// The derivative of order n of digamma, (-1)^(n+1) n! times the sum of (x + k)^-(n+1) over all k >= 0; below 1/2 with the terms on either side of the
 /// nearest pole apart. At poles infinite: of odd n inf, of even n as digamma.
 SITU_HOST_DEVICE inline double polygamma(double x, double n) {
-  if (n == 0.0) return digamma(x);
+  if (n == 0.0) return math::digamma(x);
   double const s = n + 1, sign = s - 2 * math::floor(s / 2) == 0.0 ? 1 : -1;  // (-1)^s
   double factorial = 1, sum = 0;
   for (double k = 2; k <= n; k += 1) factorial *= k;
@@ -134,7 +110,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
     if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
   } else {
     double const turns = x - math::floor(x + 0.5);
-    if (turns == 0.0) return sign > 0 ? __builtin_inf() : digamma(x);
+    if (turns == 0.0) return sign > 0 ? __builtin_inf() : math::digamma(x);
     if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
     sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));
   }
@@ -143,6 +119,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
 SITU_HOST_DEVICE inline float polygamma(float x, float n) { return static_cast<float>(polygamma(static_cast<double>(x), static_cast<double>(n))); }
 template <class T, int N, class Isa>
 SITU_INLINE pack<T, N, Isa> polygamma(pack<T, N, Isa> const& a, pack<T, N, Isa> const& b) {
+  if (b[0] == T(0) && !math::detail::any(b != pack<T, N, Isa>(T(0)))) return math::digamma(a);
   return each_lane([](T x, T n) { return polygamma(x, n); }, a, b);
 }
 

@@ -126,9 +126,11 @@ inline constexpr int widest<Apply<Op, Ts...>> = [] {
   return result;
 }();
 
-/// What an element costs: bytes that are moved, and what is computed, both in tens of picoseconds where registers have 64 bytes.
+/// What an element costs: bytes that are moved, and what is computed in floats, both in tens of picoseconds where registers have 64 bytes.
 struct Cost {
   int moved = 0, computed = 0;
+  /// Lanes of 8 bytes are half as many, and functions take longer formulas in them.
+  constexpr Cost in_lanes_of(int bytes) const { return {moved, bytes > 4 ? 3 * computed : computed}; }
   constexpr int all() const { return moved + computed; }
   constexpr Cost operator+(Cost const& other) const { return {moved + other.moved, computed + other.computed}; }
 };
@@ -138,6 +140,9 @@ template <class T, int K>
 inline constexpr Cost cost_of<Input<T, K>>{static_cast<int>(sizeof(T)), 0};
 template <class Op, class... Ts>
 inline constexpr Cost cost_of<Apply<Op, Ts...>> = (Cost{0, Op::cost} + ... + cost_of<Ts>);
+/// What it takes with the lanes that the tree has.
+template <class Tree>
+inline constexpr Cost time_of = cost_of<Tree>.in_lanes_of(widest<Tree>);
 
 /// Whether a node computes in numbers of one type, which are those of its operands and its own.
 template <class Tree>

@@ -53,12 +53,12 @@ template <recording_lanes X>
 SITU_HOST_DEVICE X pow(X const& a, X const& b) {
   return a.template apply<functions::pow>(b);
 }
-}  // namespace math
-namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X digamma(X const& x) {
   return x.template apply<functions::polygamma>(X(0));
 }
+}  // namespace math
+namespace detail {
 template <recording_lanes X>
 SITU_HOST_DEVICE X polygamma(X const& x, X const& n) {
   return x.template apply<functions::polygamma>(n);

@@ -202,7 +202,7 @@ inline constexpr BackwardCode backward_code = []<class... Ts>(std::type_identity
   using Body = BackwardBody<F, S, Slots, Inputs>;
   static_assert(std::is_trivially_copyable_v<BackwardTrees<F, S>>, "situ: what is mapped over tensors must be trivially copyable");
   static_assert(Body::operands <= max_operands, "situ: a formula and its gradients are at most 64 tensors; evaluate a part of it first");
-  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, grain_of(cost_of<F> + cost_of<F> + cost_of<F> + cost_of<S> + Cost{static_cast<int>((sizeof(Ts) + ...)), 0}), &formula_of<F>};
+  BackwardCode code{&variants_of<Body, void, void const*, char const* const*, int64_t const*, int64_t, int64_t, uint64_t, bool>, Body::outputs, Body::operands, 64 / Body::widest_lane, grain_of(time_of<F> + time_of<F> + time_of<F> + time_of<S> + Cost{static_cast<int>((sizeof(Ts) + ...)), 0}), &formula_of<F>};
   code.hands_on = hands_on_input<F, S>;
   int o = 0;
   ((code.sizes[o] = static_cast<int>(sizeof(Ts)), code.sum_sizes[o] = static_cast<int>(sizeof(compute_t<Ts>)), code.movers[o] = mover_of<Ts>,

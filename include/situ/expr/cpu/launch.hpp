@@ -302,7 +302,7 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
   using In = Looped<Tree, Out>;
   using Body = ElementwiseBody<typename In::tree, typename In::out, Operands>;
   return TreeCode<Operands>{tree_loops<typename In::tree, typename In::out, Operands>,
-                            grain_of(cost_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
+                            grain_of(time_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},
                             {Body::element_size(Os)...},

@@ -90,7 +90,7 @@ inline constexpr typename Bound::Code reduce_code = [] {
   constexpr int operands = as_read ? Bound::operands : 2;
   using Body = reduction_body<Bound, Read, operands>;
   using Evaluated = ElementwiseBody<Tree, Value, Bound::operands>;
-  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(cost_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
+  typename Bound::Code code{nullptr, nullptr, nullptr, Body::together, grain_of(time_of<Tree> + Cost{0, 2}, row_run), {}, &formula_of<Tree>, input_movers<Tree, Bound::operands>.of, nullptr, 0, 64 / Evaluated::widest_lane};
   if constexpr (by_packs<Body>) {
     using A = typename Bound::A;
     code.row = &reduce_rows_by_packs<Bound>;
@@ -492,7 +492,7 @@ namespace detail {
 template <class D, bool Whole, class P>
 void launch_reduce(cpu_kernels, P const& program) {
   if (program.outputs == 0) return;
-  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
+  int64_t const grain = cpu::grain_of(time_of<typename P::tree_type> + Cost{0, 2}, cpu::row_run);
   cpu::CentredKernel<P, Whole> kernel(program);
   cpu::launch_reduction<D>(kernel, kernel.program, grain);
 }

@@ -438,7 +438,7 @@ void launch_rows(cpu_kernels, P const& program) {
                                program.columns, cpu::is_plain_input<Tree, C>, static_cast<int64_t>(sizeof(C)));
   cpu::RowPlan& plan = kernel.plan;
   plan.stream = program.rows * program.length * program.columns * static_cast<int64_t>(sizeof(typename Op::result)) >= cpu::streaming_bytes;
-  int64_t const grain = cpu::grain_of(cost_of<Tree> + Cost{0, Op::cost}, 1);
+  int64_t const grain = cpu::grain_of((cost_of<Tree> + Cost{0, Op::cost}).in_lanes_of(widest<Tree>), 1);
   int64_t const per_strip = plan.strips ? plan.width : 1;
   int64_t const lines = program.rows * (plan.strips ? plan.strip_count : 1);
   if (!plan.in_parts()) return device_traits<D>::launch(kernel, lines, grain / (program.length * per_strip) + 1);

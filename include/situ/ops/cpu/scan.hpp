@@ -401,7 +401,7 @@ inline namespace SITU_ABI_THREADS {
 template <class D, class P>
 void launch_scan(cpu_kernels, P const& program) {
   using A = typename P::scanner::element;
-  int64_t const grain = cpu::grain_of(cost_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
+  int64_t const grain = cpu::grain_of(time_of<typename P::tree_type> + Cost{static_cast<int>(sizeof(typename P::out_type)), 4}, cpu::row_run);
   cpu::ScanKernel<P> kernel(program);
   kernel.cut();
   auto const& plan = kernel.plan;
