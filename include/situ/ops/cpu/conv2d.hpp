@@ -1,9 +1,10 @@
-/// Convolution on the CPU: sums of shifted rows, for some outputs together or, for one channel by one, alone; for very many channels, few outputs
-/// and others a product of the weights with a matrix of pixels that is gathered while it is packed.
+/// Convolution on the CPU: sums of shifted rows, for some outputs together or, where a group has few, alone; for very many channels a product of the weights
+/// with a matrix of pixels that is gathered while it is packed.
 #pragma once
 
 #include <situ/core/device.hpp>
 #include <situ/ops/cpu/conv2d_direct.hpp>
+#include <situ/ops/cpu/conv2d_few.hpp>
 #include <situ/ops/cpu/gemm.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -130,91 +131,6 @@ struct ConvolutionKernel {
   }
 };
 
-/// One row of windows over one channel, for T that is computed in itself.
-template <class T>
-struct ChannelBody {
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* weights, T bias, T* to, int64_t row) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    // Kernel rows [first, last) lie inside the image; for windows [low, high) so do all kernel columns.
-    int64_t const top = y.start(row);
-    int64_t const first = top < 0 ? (-top + y.dilation - 1) / y.dilation : 0;
-    int64_t last = y.extent > top ? (y.extent - top + y.dilation - 1) / y.dilation : 0;
-    if (last > y.kernel) last = y.kernel;
-    int64_t low = x.padding > 0 ? (x.padding - 1) / x.stride + 1 : 0;
-    int64_t const reach = x.extent + x.padding - (x.kernel - 1) * x.dilation;
-    int64_t high = reach > 0 ? (reach - 1) / x.stride + 1 : 0;
-    if (high > x.windows) high = x.windows;
-    if (low > high) low = high;
-    T const* const image = m.image + top * m.step_y;
-    int64_t j = low;
-    if (x.stride == 1 && m.step_x == 1) {
-      for (; j + 2 * lanes <= high; j += 2 * lanes) inside<Isa, 2>(m, weights, bias, to, image, first, last, j);
-      for (; j + lanes <= high; j += lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, j);
-      if (j < high && high - low >= lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, high - lanes), j = high;
-    }
-    edge(m, weights, bias, to, image, first, last, 0, low);
-    edge(m, weights, bias, to, image, first, last, j, x.windows);
-    return 0;
-  }
-
- private:
-  /// N packs of windows that lie inside of the image's columns.
-  template <class Isa, int N>
-  SITU_INLINE static void inside(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t j) {
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, lanes, Isa>;
-    P sums[N];
-    for (int k = 0; k < N; ++k) sums[k] = P(bias);
-    for (int64_t ky = first; ky < last; ++ky) {
-      T const* from = image + ky * y.dilation * m.step_y + x.start(j);
-      for (int64_t kx = 0; kx < x.kernel; ++kx, from += x.dilation) {
-        P const weight(weights[ky * x.kernel + kx]);
-        for (int k = 0; k < N; ++k) add_product<Isa, T>(sums[k].v, weight.v, P::load(from + k * lanes).v);
-      }
-    }
-    for (int k = 0; k < N; ++k) sums[k].store(to + j + k * lanes);
-  }
-  SITU_INLINE static void edge(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t begin,
-                               int64_t end) {
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    for (int64_t j = begin; j < end; ++j) {
-      T sum = bias;
-      for (int64_t ky = first; ky < last; ++ky) {
-        for (int64_t kx = 0; kx < x.kernel; ++kx) {
-          int64_t const from = x.start(j) + kx * x.dilation;
-          if (from >= 0 && from < x.extent) sum += weights[ky * x.kernel + kx] * image[ky * y.dilation * m.step_y + from * m.step_x];
-        }
-      }
-      to[j] = sum;
-    }
-  }
-};
-
-/// Convolution of every channel with its own kernel: items are images x channels.
-template <class T>
-struct ChannelKernel {
-  Convolution<T> convolution;
-
-  void operator()(int64_t first, int64_t last) const {
-    Convolution<T> const& c = convolution;
-    Windows const& windows = c.pixels.windows;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const group = item % c.groups, image = item / c.groups;
-      PixelMatrix<T> pixels = c.pixels;
-      pixels.image += image * c.step_image + group * pixels.step_c;
-      T const bias = c.bias ? c.bias[group] : T(0);
-      T* const to = c.result + item * windows.outputs();
-      for (int64_t row = 0; row < windows.y.windows; ++row) {
-        dispatch<ChannelBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), c.weights + group * c.depth(), bias, to + row * windows.x.windows, row);
-      }
-    }
-  }
-};
-
 /// How many items of so many multiplications are worth a thread of their own; 0: each one is, also where there are two.
 inline int64_t convolution_grain(int64_t work) {
   if (work >= 1 << 20) return work < 1 << 21;
@@ -227,11 +143,11 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   int64_t const windows = c.pixels.windows.outputs();
   if (images * c.groups * c.outputs * windows == 0) return;
   if (!c.pixels.image) c.pixels.image = c.pixels.end = c.result;  // images without elements are never read, but places in them are computed
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    if (c.channels == 1 && c.outputs == 1) {
-      int64_t const work = windows * c.depth();
-      return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
-    }
+  if (FewOutputs<T>::suits(c)) {
+    FewOutputsKernel<T> const kernel(c);
+    // What is copied counts as much as four multiplications with it.
+    int64_t const work = (c.outputs + 4) * kernel.rows * c.pixels.windows.x.windows * c.depth();
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
   // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
   bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && multiplies_tiles();

@@ -36,19 +36,96 @@ struct Convolution {
     Windows const& w = pixels.windows;
     return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
   }
+  /// Items that are images x groups x bands of so many rows, element by element: where there is no memory.
+  SITU_NOINLINE void sum_by_sum(int64_t rows, int64_t bands, int64_t first, int64_t last) const {
+    using C = product_t<T>;
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / groups, group = item / bands % groups;
+      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
+      T const* const from = pixels.image + image * step_image + group * channels * pixels.step_c;
+      for (int64_t o = group * outputs; o < (group + 1) * outputs; ++o) {
+        for (int64_t at = begin; at < behind; ++at) {
+          C sum = bias ? static_cast<C>(bias[o]) : C(0);
+          for (int64_t t = 0; t < depth(); ++t) {
+            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
+            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
+            sum += static_cast<C>(weights[o * depth() + t]) * static_cast<C>(from[t / size * pixels.step_c + line * pixels.step_y + column * pixels.step_x]);
+          }
+          result[(image * groups * outputs + o) * windows + at] = convert_scalar<T>(sum);
+        }
+      }
+    }
+  }
+};
+
+/// The elements with even numbers of two packs that follow each other. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
+template <class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> even_lanes(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2));
+  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6));
+  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14));
+  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+}
+
+/// Elements [0, width) of a line that begins at `corner`, which may lie outside of the image, with `step` between them: those in [low, high), and zeros.
+/// In packs of N, which may write behind the last one.
+template <class Isa, int N, class T, class C>
+SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end) {
+  pack<C, N, Isa> const zero(C(0));
+  int64_t k = 0;
+  for (; k < low; k += N) zero.store(to + k);
+  k = low;
+  if (step == 1) {
+    for (; k < high && end - (corner + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(corner + k)).store(to + k);
+  } else if (step == 2) {
+    for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
+      pack<C, N, Isa> const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
+      even_lanes(first, second).store(to + k);
+    }
+  }
+  for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
+  for (k = high; k < width; k += N) zero.store(to + k);
+}
+
+/// How a line of an image lies in a padded copy, so that windows that follow each other read elements that do: where they have a stride of 2 the elements with
+/// even and those with odd numbers lie apart, where it is larger those that each column of the kernel reads.
+struct PaddedLine {
+  int64_t copies, pitch;  ///< parts, and the elements of one
+
+  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride), pitch(x.windows + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector) {}
+  int64_t size() const { return copies * pitch; }
+  /// Where window 0 finds the element for column kx of the kernel.
+  int64_t place(WindowAxis const& x, int64_t kx) const {
+    if (x.stride > 2) return kx * pitch;
+    return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
+  }
+  /// Where the elements of a window lie in a copy that has so many lines of a channel.
+  template <class T>
+  void set_offsets(int64_t* offsets, Convolution<T> const& c, int64_t lines) const {
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    for (int64_t channel = 0; channel < c.channels; ++channel) {
+      for (int64_t ky = 0; ky < y.kernel; ++ky) {
+        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (channel * lines + ky * y.dilation) * size() + place(x, kx);
+      }
+    }
+  }
 };
 
 template <class T>
 struct DirectKernel;
 
 /// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows of up to `most_depth`
-/// elements, of fewer where they have strides. Of narrow images, and where there is a stride along the rows, the copy has the rows once for each column of the kernel, cut to the windows, and in
-/// the order of the windows' rows: then the windows of several rows follow each other.
+/// elements, of fewer where they have strides. Of narrow images, and where there is a stride of 3 or more along the rows, the copy has the rows once for each column of the kernel, cut to
+/// the windows, and in the order of the windows' rows: then the windows of several rows follow each other.
 template <class T>
 struct DirectConvolution {
   using C = product_t<T>;
   static constexpr int together = 8;               ///< outputs whose weights lie beside each other
-  static constexpr int64_t most_depth = 2304, most_strided_depth = 160;  ///< from where on a product is as fast
+  static constexpr int64_t most_depth = 2304;  ///< from where on a product is as fast
+  static constexpr int64_t most_strided_depth = 160, most_strided_outputs = 64;  ///< and, of narrow images and windows with strides, with both
   static constexpr int64_t most_weights = int64_t{1} << 20;              ///< that are packed at once
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
@@ -62,19 +139,22 @@ struct DirectConvolution {
   /// Whether rows are copied for each column of the kernel.
   static bool is_flat(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    return y.stride <= y.kernel && x.stride <= x.kernel && (x.windows < 2 * vector || x.stride != 1);
+    return y.stride <= y.kernel && x.stride <= x.kernel && (x.windows < 2 * vector || x.stride > 2);
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights) return false;
-    if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
-    return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
+    if (is_flat(c)) {
+      bool const strided = y.stride != 1 || x.stride != 1;
+      return c.depth() <= (strided && c.outputs > most_strided_outputs ? most_strided_depth : most_depth) && c.pixels.windows.outputs() >= vector;
+    }
+    return c.depth() <= most_depth && x.windows >= vector;
   }
   /// Bands of rows, the same for any number of threads.
   static DirectKernel<T> cut(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     bool const flat = is_flat(c);
-    int64_t const line = c.channels * (flat ? x.windows * x.kernel : pitch(x)) * y.stride * static_cast<int64_t>(sizeof(C));
+    int64_t const line = c.channels * (flat ? x.windows * x.kernel : PaddedLine(x, vector).size()) * y.stride * static_cast<int64_t>(sizeof(C));
     int64_t const least = flat ? (vector + x.windows - 1) / x.windows : 4;
     int64_t rows = band_bytes / line;
     if (rows < least) rows = least;
@@ -82,38 +162,44 @@ struct DirectConvolution {
     if (flat && bands > 1 && y.windows / bands < least) bands = y.windows / least;
     return {c, (y.windows + bands - 1) / bands, bands, flat};
   }
-  /// A row of the padded copy has this many elements.
-  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
 };
 
-/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
+/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on. May write a register's worth behind them.
 template <class T>
 struct PadBody {
   using C = product_t<T>;
   template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
     PixelMatrix<T> const m = *matrix_;
     WindowAxis const y = m.windows.y, x = m.windows.x;
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    Part const parts[2] = {Part(x, line, 0), Part(x, line, 1)};
     for (int64_t channel = 0; channel < channels; ++channel) {
-      for (int64_t r = 0; r < rows; ++r, to += pitch) {
+      for (int64_t r = 0; r < rows; ++r) {
         int64_t const row = first + r - y.padding;
         bool const inside = row >= 0 && row < y.extent;
-        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
-        int64_t k = 0;
-        for (; k < left; ++k) to[k] = C(0);
-        if (!inside) continue;
         T const* const from = m.image + channel * m.step_c + row * m.step_y;
-        int64_t t = 0;
-        if (m.step_x == 1) {
-          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
+        for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
+          Part const part = k < 2 ? parts[k] : Part(x, line, k);
+          copy_shifted<Isa, lanes>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
         }
-        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
-        for (k = left + count; k < pitch; ++k) to[k] = C(0);
       }
     }
     return 0;
   }
+
+ private:
+  /// A part of a line begins with pixel `shift`; its elements [low, high) lie inside of the image.
+  struct Part {
+    int64_t shift, low, high;
+    SITU_INLINE Part(WindowAxis const& x, PaddedLine const& line, int64_t k) {
+      shift = (x.stride > 2 ? k * x.dilation : k) - x.padding;
+      low = shift < 0 ? (-shift - 1) / x.stride + 1 : 0, high = shift < x.extent ? (x.extent - shift - 1) / x.stride + 1 : 0;
+      if (high > line.pitch) high = line.pitch;
+      if (low > high) low = high;
+    }
+  };
 };
 
 /// Writes the copy for each column of the kernel: for every channel and column, and for every line that windows begin with before they begin with the
@@ -126,16 +212,15 @@ struct PadFlatBody {
     PixelMatrix<T> const& m = *matrix_;
     int64_t const width = m.windows.x.windows;
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (m.step_x != 1 || m.windows.x.stride != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
-    else if (lanes > 8 && width > 8) copy<Isa, lanes, true>(m, to, channels, first, rows);
-    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8, true>(m, to, channels, first, rows);
-    else copy<Isa, lanes < 4 ? lanes : 4, true>(m, to, channels, first, rows);
+    if (lanes > 8 && width > 8) copy<Isa, lanes>(m, to, channels, first, rows);
+    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8>(m, to, channels, first, rows);
+    else copy<Isa, lanes < 4 ? lanes : 4>(m, to, channels, first, rows);
     return 0;
   }
 
  private:
   /// In packs of N, which may write behind a row what the next one overwrites.
-  template <class Isa, int N, bool InPacks>
+  template <class Isa, int N>
   SITU_INLINE static void copy(PixelMatrix<T> const& m, C* to, int64_t channels, int64_t first, int64_t rows) {
     int64_t const width = m.windows.x.windows, kernel = m.windows.x.kernel, dilation = m.windows.x.dilation, padding = m.windows.x.padding;
     int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, stride = m.windows.x.stride, step_x = m.step_x * stride, phases = m.windows.y.stride;
@@ -143,8 +228,7 @@ struct PadFlatBody {
     T const *image = m.image + (first - m.windows.y.padding) * step_y, *const end = m.end;
     // Lines [begin, behind) lie inside; where the lines of windows lie as those of the image do, they are copied as one.
     int64_t const begin = top < 0 ? 0 : top < rows ? top : rows, behind = bottom < begin ? begin : bottom < rows ? bottom : rows;
-    bool const together = width == extent && step_y == extent && behind > begin && phases == 1;
-    pack<C, N, Isa> const zero(C(0));
+    bool const together = width == extent && step_y == extent && behind > begin && phases == 1 && step_x == 1;
     for (int64_t channel = 0; channel < channels; ++channel, image += step_c) {
       for (int64_t kx = 0; kx < kernel; ++kx) {
         int64_t const shift = kx * dilation - padding;  // elements [low, high) lie inside of the image
@@ -152,26 +236,15 @@ struct PadFlatBody {
         if (high > width) high = width;
         if (low > high) low = high;
         T const* const corner = image + shift * m.step_x;
-        if constexpr (InPacks) {
-          if (together && low < high) {  // else nothing of the image is read
-            plane<Isa>(to, corner + begin * width, end, begin, behind, rows, width, low, high);
-            to += rows * width;
-            continue;
-          }
+        if (together && low < high) {  // else nothing of the image is read
+          plane<Isa>(to, corner + begin * width, end, begin, behind, rows, width, low, high);
+          to += rows * width;
+          continue;
         }
         for (int64_t phase = 0; phase < phases; ++phase) {
           for (int64_t r = phase; r < rows * phases; r += phases, to += width) {
             bool const inside = r >= top && r < bottom;
-            int64_t const left = inside ? low : width;
-            for (int64_t k = 0; k < left; k += N) zero.store(to + k);
-            if (!inside) continue;
-            T const* const from = corner + r * step_y;
-            int64_t k = low;
-            if constexpr (InPacks) {
-              for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
-            }
-            for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
-            for (k = high; k < width; k += N) zero.store(to + k);
+            copy_shifted<Isa, N>(to, corner + r * step_y, step_x, inside ? low : 0, inside ? high : 0, width, end);
           }
         }
       }
@@ -285,13 +358,14 @@ struct DirectKernel {
     using Arguments = DirectConvolution<T>;
     Convolution<T> const& c = convolution;
     WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
-    int64_t const pitch = flat ? x.windows : Arguments::pitch(x), copies = flat ? x.kernel : 1;
+    PaddedLine const line(x, Arguments::vector);
+    int64_t const line_size = flat ? x.windows * x.kernel : line.size();
     int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = flat ? (rows + (reach - 1) / y.stride) * y.stride : (rows - 1) * y.stride + reach;
     int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
-    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * copies * high * pitch + Arguments::vector;
+    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * high * line_size + Arguments::vector;
     int64_t const bytes = (room + packed + biases) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64;
     PackingBuffer const buffer(bytes);
-    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    if (SITU_UNLIKELY(!buffer.get())) return c.sum_by_sum(rows, bands, first, last);
     auto* const memory = static_cast<C*>(buffer.get());
     C* const weights = memory + (room + Arguments::vector - 1) / Arguments::vector * Arguments::vector;
     C* const bias = weights + packed;
@@ -302,57 +376,34 @@ struct DirectKernel {
       // The last band of a narrow image reaches back, so that it fills a vector.
       int64_t const begin = flat && before > y.windows - rows ? y.windows - rows : before;
       if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
-      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
+      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * line_size};
       a.rows = y.windows - begin < rows ? y.windows - begin : rows;
       a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
       int64_t const needed = flat ? a.rows + (reach - 1) / y.stride : (a.rows - 1) * y.stride + reach;
-      if (item == first || bands > 1) set_offsets(offsets, needed, pitch);
+      if (item == first || bands > 1) {
+        if (flat) set_flat_offsets(offsets, needed);
+        else line.set_offsets(offsets, c, needed);
+      }
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
       if (flat) {
         dispatch<PadFlatBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
         a.windows *= a.rows, a.rows = 1;
       } else {
-        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
+        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
       }
       dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
     }
   }
 
  private:
-  /// Sum by sum.
-  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
-    Convolution<T> const& c = convolution;
-    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const band = item % bands, image = item / bands / c.groups, group = item / bands % c.groups;
-      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
-      T const* const from = c.pixels.image + image * c.step_image + group * c.channels * c.pixels.step_c;
-      for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
-        for (int64_t at = begin; at < behind; ++at) {
-          C sum = c.bias ? static_cast<C>(c.bias[o]) : C(0);
-          for (int64_t t = 0; t < c.depth(); ++t) {
-            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
-            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
-            sum += static_cast<C>(c.weights[o * c.depth() + t]) * static_cast<C>(from[t / size * c.pixels.step_c + line * c.pixels.step_y + column * c.pixels.step_x]);
-          }
-          c.result[(image * c.groups * c.outputs + o) * windows + at] = convert_scalar<T>(sum);
-        }
-      }
-    }
-  }
-  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel; for each column of the kernel as many for every line that
-  /// windows begin with.
-  void set_offsets(int64_t* offsets, int64_t lines, int64_t pitch) const {
+  /// Where the elements of a window lie in a copy for each column of the kernel, which has `lines` lines for every line that windows begin with.
+  void set_flat_offsets(int64_t* offsets, int64_t lines) const {
     WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
     for (int64_t channel = 0; channel < convolution.channels; ++channel) {
       for (int64_t ky = 0; ky < y.kernel; ++ky) {
-        for (int64_t kx = 0; kx < x.kernel; ++kx) {
-          int64_t const line = ky * y.dilation;
-          if (flat) *offsets++ = (((channel * x.kernel + kx) * y.stride + line % y.stride) * lines + line / y.stride) * pitch;
-          else *offsets++ = (channel * lines + line) * pitch + kx * x.dilation;
-        }
+        int64_t const line = ky * y.dilation;
+        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (((channel * x.kernel + kx) * y.stride + line % y.stride) * lines + line / y.stride) * x.windows;
       }
     }
   }
