@@ -74,7 +74,7 @@ SITU_INLINE pack<C, N, Isa> even_lanes(pack<C, N, Isa> const& a, pack<C, N, Isa>
 /// In packs of N, which may write behind the last one.
 template <class Isa, int N, class T, class C>
 SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end) {
-  pack<C, N, Isa> const zero(C(0));
+  pack<C, N, Isa> const zero = keep_order(pack<C, N, Isa>(C(0)));  // g++ would call memset
   int64_t k = 0;
   for (; k < low; k += N) zero.store(to + k);
   k = low;
@@ -84,6 +84,12 @@ SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low,
     for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
       pack<C, N, Isa> const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
       even_lanes(first, second).store(to + k);
+    }
+  } else if (step == 4) {
+    for (; k < high && end - (corner + 4 * k) >= 4 * N; k += N) {
+      T const* const from = corner + 4 * k;
+      pack<C, N, Isa> const a = load_lanes<T, N, Isa>(from), b = load_lanes<T, N, Isa>(from + N), c = load_lanes<T, N, Isa>(from + 2 * N), d = load_lanes<T, N, Isa>(from + 3 * N);
+      even_lanes(even_lanes(a, b), even_lanes(c, d)).store(to + k);
     }
   }
   for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
@@ -95,22 +101,17 @@ SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low,
 struct PaddedLine {
   int64_t copies, pitch;  ///< parts, and the elements of one
 
-  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride), pitch(x.windows + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector) {}
+  /// Parts begin with whole vectors, and not so that many lie in the same places of a cache; one vector, or of few windows half of one, can be read from any column.
+  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride) {
+    int64_t const most = x.windows > vector ? x.windows : x.windows > vector / 2 ? vector : vector / 2;
+    pitch = (most + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector - 1) / vector * vector;
+    if (pitch % (8 * vector) == 0) pitch += vector;
+  }
   int64_t size() const { return copies * pitch; }
   /// Where window 0 finds the element for column kx of the kernel.
   int64_t place(WindowAxis const& x, int64_t kx) const {
     if (x.stride > 2) return kx * pitch;
     return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
-  }
-  /// Where the elements of a window lie in a copy that has so many lines of a channel.
-  template <class T>
-  void set_offsets(int64_t* offsets, Convolution<T> const& c, int64_t lines) const {
-    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    for (int64_t channel = 0; channel < c.channels; ++channel) {
-      for (int64_t ky = 0; ky < y.kernel; ++ky) {
-        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (channel * lines + ky * y.dilation) * size() + place(x, kx);
-      }
-    }
   }
 };
 
@@ -170,9 +171,17 @@ struct PadBody {
   using C = product_t<T>;
   template <class Isa>
   SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    if (lanes > 8 && matrix_->windows.x.windows > 8) copy<Isa, lanes>(matrix_, to, channels, first, rows);
+    else copy<Isa, lanes < 8 ? lanes : 8>(matrix_, to, channels, first, rows);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void copy(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
     PixelMatrix<T> const m = *matrix_;
     WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
     Part const parts[2] = {Part(x, line, 0), Part(x, line, 1)};
     for (int64_t channel = 0; channel < channels; ++channel) {
@@ -182,14 +191,11 @@ struct PadBody {
         T const* const from = m.image + channel * m.step_c + row * m.step_y;
         for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
           Part const part = k < 2 ? parts[k] : Part(x, line, k);
-          copy_shifted<Isa, lanes>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
+          copy_shifted<Isa, N>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
         }
       }
     }
-    return 0;
   }
-
- private:
   /// A part of a line begins with pixel `shift`; its elements [low, high) lie inside of the image.
   struct Part {
     int64_t shift, low, high;
@@ -382,7 +388,7 @@ struct DirectKernel {
       int64_t const needed = flat ? a.rows + (reach - 1) / y.stride : (a.rows - 1) * y.stride + reach;
       if (item == first || bands > 1) {
         if (flat) set_flat_offsets(offsets, needed);
-        else line.set_offsets(offsets, c, needed);
+        else set_offsets(offsets, needed, line);
       }
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
@@ -397,6 +403,15 @@ struct DirectKernel {
   }
 
  private:
+  /// Where the elements of a window lie in a copy that has so many lines of a channel.
+  void set_offsets(int64_t* offsets, int64_t lines, PaddedLine const& padded) const {
+    WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
+    for (int64_t channel = 0; channel < convolution.channels; ++channel) {
+      for (int64_t ky = 0; ky < y.kernel; ++ky) {
+        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (channel * lines + ky * y.dilation) * padded.size() + padded.place(x, kx);
+      }
+    }
+  }
   /// Where the elements of a window lie in a copy for each column of the kernel, which has `lines` lines for every line that windows begin with.
   void set_flat_offsets(int64_t* offsets, int64_t lines) const {
     WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;

@@ -7,19 +7,22 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// One output of a band of rows, from a padded copy: six vectors of windows at a time, of several rows where these are short.
+/// One output of a band of rows, from a padded copy: a vector of windows of six rows at a time.
 template <class T>
 struct FewOutputs {
   using C = product_t<T>;
   static constexpr int64_t most = 3;                ///< outputs of a group; more are summed together
+  static constexpr int together = 6;               ///< rows
   static constexpr int64_t band_bytes = 24 << 10;  ///< of the padded copy of a channel, about
   static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< elements of the widest
-  C const* image;          ///< the padded copy
-  int64_t const* offsets;  ///< in it, of the elements of a window
-  C const* weights;        ///< of those
+  C const* image;         ///< the padded copy
+  int64_t const* places;  ///< in it, of a window's columns
+  C const* weights;       ///< [channels, kernel rows, kernel columns]
   C bias;
-  T *to, *end;             ///< the rows of the result
-  int64_t depth, windows, rows, row_step;
+  T* to;
+  int64_t channels, kernel_rows, kernel_columns;
+  int64_t windows, rows;
+  int64_t step_channel, step_kernel, step_row;  ///< in the copy
 
   static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0; }
 };
@@ -31,64 +34,86 @@ struct FewOutputsBody {
 
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
-    Arguments const a = *arguments;
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    constexpr std::make_integer_sequence<int, 6> six{};
-    constexpr std::make_integer_sequence<int, 2> two{};
-    int64_t left = (a.windows + lanes - 1) / lanes * a.rows;
-    Place place{a.image, a.to, 0};
-    for (; left > 5; left -= 6) tile<Isa>(a, place, left, six);
-    for (; left > 0; left -= 2) tile<Isa>(a, place, left, two);
+    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    else bands<Isa, lanes>(*arguments);
     return 0;
   }
 
  private:
-  /// A vector of windows: what its first one reads, a row's place in the result, and the vector's number in the row.
-  struct Place {
-    C const* row;
-    T* to;
-    int64_t window;
-  };
-  template <int Lanes>
-  SITU_INLINE static void advance(Arguments const& a, Place& place) {
-    place.window += Lanes;
-    if (place.window < a.windows) return;
-    place.window = 0, place.row += a.row_step, place.to += a.windows;
+  template <class Isa, int N>
+  SITU_INLINE static void bands(Arguments const& arguments) {
+    Arguments const a = arguments;
+    constexpr std::make_integer_sequence<int, Arguments::together> all{};
+    constexpr std::make_integer_sequence<int, 2> two{};
+    constexpr std::make_integer_sequence<int, 1> one{};
+    int64_t row = 0;
+    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
+    // The last rows may be summed once more.
+    for (; row < a.rows; row += 2) a.rows == 1 ? line<Isa, N>(a, row, one) : line<Isa, N>(a, row + 2 <= a.rows ? row : a.rows - 2, two);
   }
-  /// The last vector of a row overlaps the one before, or hangs over.
-  template <int Lanes>
-  SITU_INLINE static int64_t first_window(Arguments const& a, Place const& place) {
-    int64_t const last = a.windows > Lanes ? a.windows - Lanes : 0;
-    return place.window < last ? place.window : last;
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
+    C const* const from = a.image + row * a.step_row;
+    T* const to = a.to + row * a.windows;
+    int64_t const last = a.windows > N ? a.windows - N : 0;  // the last vector overlaps the one before, or hangs over
+    for (int64_t window = 0; window < last; window += N) tile<Isa, N>(a, from + window, to + window, rows);
+    tile<Isa, N>(a, from + last, to + last, rows);
   }
-  /// As many vectors as there are K, or the first of them once more where fewer are left.
-  template <class Isa, int... K>
-  SITU_INLINE static void tile(Arguments const& a, Place& place, int64_t left, std::integer_sequence<int, K...>) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C)), count = sizeof...(K);
-    using P = pack<C, lanes, Isa>;
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void tile(Arguments const& a, C const* image, T* to, std::integer_sequence<int, R...>) {
+    using P = pack<C, N, Isa>;
     using V = typename P::vector;
-    C const* from[count];
-    T* to[count];
-    auto const take = [&](int k) {
-      int64_t const window = first_window<lanes>(a, place);
-      from[k] = place.row + window, to[k] = place.to + window;
-      if (k + 1 < left) advance<lanes>(a, place);
-    };
-    (take(K), ...);
+    constexpr int count = sizeof...(R);
     V sums[count];
-    ((sums[K] = P(a.bias).v), ...);
-    C const* weight = a.weights;
-    int64_t const* offset = a.offsets;
-    for (int64_t t = a.depth; t > 0; --t, ++weight, ++offset) {
-      V all{};
-      spread<Isa>(all, weight);
-      int64_t const at = *offset;
-      (add<Isa>(sums[K], all, from[K] + at), ...);
+    ((sums[R] = P(a.bias).v), ...);
+    C const* weights = a.weights;
+    int64_t const step = a.step_kernel, columns = a.kernel_columns;
+    // Whether windows of a row read what those of the row before read, one line or two lines on.
+    int const apart = a.step_row == step ? 1 : a.step_row == 2 * step ? 2 : 0;
+    for (int64_t channel = 0; channel < a.channels; ++channel, image += a.step_channel) {
+      C const* from = image;
+      int64_t left = a.kernel_rows;
+      if (apart > 0) {
+        for (; left >= 3; left -= 3, from += 3 * step, weights += 3 * columns) {
+          for (int64_t k = 0; k < columns; ++k) {
+            V w[3];
+            spread<Isa>(w[0], weights + k), spread<Isa>(w[1], weights + columns + k), spread<Isa>(w[2], weights + 2 * columns + k);
+            if (apart == 1) three<Isa, 1>(sums, w, from + a.places[k], step, std::make_integer_sequence<int, count + 2>{});
+            else three<Isa, 2>(sums, w, from + a.places[k], step, std::make_integer_sequence<int, 2 * count + 1>{});
+          }
+        }
+      }
+      for (; left > 0; --left, from += step, weights += columns) {
+        for (int64_t k = 0; k < columns; ++k) {
+          V w{};
+          spread<Isa>(w, weights + k);
+          C const* const line = from + a.places[k];
+          (add_line<Isa>(sums[R], w, line + R * a.step_row), ...);
+        }
+      }
     }
-    (put<Isa, P>(a, sums[K], to[K]), ...);
+    (put<Isa, P>(a, sums[R], to + R * a.windows), ...);
+  }
+  /// Line L of those that the rows read, which begin Apart lines behind each other, is row L - R * Apart of the kernel for row R.
+  template <class Isa, int Apart, class V, int Rows, int... L>
+  SITU_INLINE static void three(V (&sums)[Rows], V const (&w)[3], C const* from, int64_t step, std::integer_sequence<int, L...>) {
+    (of_line<Isa, Apart, L>(sums, w, from + L * step), ...);
+  }
+  template <class Isa, int Apart, int L, class V, int Rows>
+  SITU_INLINE static void of_line(V (&sums)[Rows], V const (&w)[3], C const* from) {
+    V x;
+    __builtin_memcpy(&x, from, sizeof(V));
+    for_kernel_row<Isa, Apart, L, 0>(sums, w, x);
+    for_kernel_row<Isa, Apart, L, 1>(sums, w, x);
+    for_kernel_row<Isa, Apart, L, 2>(sums, w, x);
+  }
+  template <class Isa, int Apart, int L, int K, class V, int Rows>
+  SITU_INLINE static void for_kernel_row(V (&sums)[Rows], V const (&w)[3], V const& x) {
+    if constexpr (L >= K && (L - K) % Apart == 0 && (L - K) / Apart < Rows) add_product<Isa, C>(sums[(L - K) / Apart], w[K], x);
   }
   template <class Isa, class V>
-  SITU_INLINE static void add(V& sum, V const& weight, C const* from) {
+  SITU_INLINE static void add_line(V& sum, V const& weight, C const* from) {
     V x;
     __builtin_memcpy(&x, from, sizeof(V));
     add_product<Isa, C>(sum, weight, x);
@@ -96,7 +121,7 @@ struct FewOutputsBody {
   /// What hangs over the end of a row is overwritten by the next one, that of the last rows is not written.
   template <class Isa, class P, class V>
   SITU_INLINE static void put(Arguments const& a, V const& sum, T* to) {
-    if (SITU_LIKELY(a.windows >= P::lanes || a.end - to >= P::lanes)) return store_lanes<T, P::lanes, Isa>(P(sum), to);
+    if (SITU_LIKELY(a.windows >= P::lanes || a.to + a.rows * a.windows - to >= P::lanes)) return store_lanes<T, P::lanes, Isa>(P(sum), to);
     T all[P::lanes];
     store_lanes<T, P::lanes, Isa>(P(sum), all);
     for (int64_t k = 0; k < a.windows; ++k) to[k] = all[k];
@@ -119,6 +144,7 @@ struct FewOutputsKernel {
     if (rows < least) rows = least;
     bands = (y.windows + rows - 1) / rows;
     rows = (y.windows + bands - 1) / bands;
+    if (bands > 1) rows = (rows + FewOutputs<T>::together - 1) / FewOutputs<T>::together * FewOutputs<T>::together;
     bands = (y.windows + rows - 1) / rows;
   }
 
@@ -128,24 +154,23 @@ struct FewOutputsKernel {
     PaddedLine const line(x, FewOutputs<T>::vector);
     int64_t const depth = c.depth(), plane = y.windows * x.windows, reach = (y.kernel - 1) * y.dilation + 1;
     int64_t const high = (rows - 1) * y.stride + reach, room = c.channels * high * line.size() + FewOutputs<T>::vector;
-    PackingBuffer const buffer((room + depth) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64);
+    PackingBuffer const buffer((room + depth + FewOutputs<T>::vector) * static_cast<int64_t>(sizeof(C)) + x.kernel * static_cast<int64_t>(sizeof(int64_t)));
     if (SITU_UNLIKELY(!buffer.get())) return c.sum_by_sum(rows, bands, first, last);
-    auto* const offsets = static_cast<int64_t*>(buffer.get());
-    C* const weights = reinterpret_cast<C*>(offsets + depth);
-    C* const memory = weights + (depth + FewOutputs<T>::vector - 1) / FewOutputs<T>::vector * FewOutputs<T>::vector;
-    int64_t needed = 0;
+    auto* const memory = static_cast<C*>(buffer.get());
+    C* const weights = memory + (room + FewOutputs<T>::vector - 1) / FewOutputs<T>::vector * FewOutputs<T>::vector;
+    auto* const places = reinterpret_cast<int64_t*>(weights + (depth + 1) / 2 * 2);
+    for (int64_t k = 0; k < x.kernel; ++k) places[k] = line.place(x, k);
     for (int64_t item = first; item < last; ++item) {
       int64_t const begin = item % bands * rows, image = item / bands / c.groups, group = item / bands % c.groups;
-      FewOutputs<T> a{memory, offsets, weights, C(0), nullptr, nullptr, depth, x.windows, y.windows - begin < rows ? y.windows - begin : rows, y.stride * line.size()};
-      int64_t const lines = (a.rows - 1) * y.stride + reach;
-      if (lines != needed) line.set_offsets(offsets, c, needed = lines);
+      int64_t const some = y.windows - begin < rows ? y.windows - begin : rows, lines = (some - 1) * y.stride + reach;
+      FewOutputs<T> a{memory, places, weights, C(0), nullptr, c.channels, y.kernel, x.kernel, x.windows, some, lines * line.size(), y.dilation * line.size(), y.stride * line.size()};
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
       dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, lines);
       for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
         for (int64_t t = 0; t < depth; ++t) weights[t] = static_cast<C>(c.weights[o * depth + t]);
         a.bias = c.bias ? static_cast<C>(c.bias[o]) : C(0);
-        a.to = c.result + (image * c.groups * c.outputs + o) * plane + begin * x.windows, a.end = a.to + a.rows * x.windows;
+        a.to = c.result + (image * c.groups * c.outputs + o) * plane + begin * x.windows;
         dispatch<FewOutputsBody<T>>(const_cast<FewOutputs<T> const*>(&a));
       }
     }
