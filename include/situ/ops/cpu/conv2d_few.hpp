@@ -24,7 +24,7 @@ struct FewOutputs {
   int64_t windows, rows;
   int64_t step_channel, step_kernel, step_row;  ///< in the copy
 
-  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0; }
+  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && (c.channels == 1 || !c.is_pointwise()); }
 };
 
 template <class T>
@@ -128,6 +128,21 @@ struct FewOutputsBody {
   }
 };
 
+/// The rows of a band of which all channels of a group are copied: the same for any number of threads.
+template <class T>
+int64_t few_rows(Windows const& windows, int64_t channels) {
+  using C = product_t<T>;
+  WindowAxis const &y = windows.y, &x = windows.x;
+  int64_t const line = PaddedLine(x, FewOutputs<T>::vector).size() * static_cast<int64_t>(sizeof(C)), reach = (y.kernel - 1) * y.dilation + 1;
+  int64_t const lines = (channels < 4 ? channels : 4) * FewOutputs<T>::band_bytes / (channels * line), least = 2 * reach > 8 ? 2 * reach : 8;
+  int64_t rows = (lines - reach) / y.stride + 1;
+  if (rows < least) rows = least;
+  if (rows >= y.windows) return y.windows;
+  int64_t const bands = (y.windows + rows - 1) / rows;
+  rows = (y.windows + bands - 1) / bands;
+  return (rows + FewOutputs<T>::together - 1) / FewOutputs<T>::together * FewOutputs<T>::together;
+}
+
 /// Items are images x groups x bands of rows.
 template <class T>
 struct FewOutputsKernel {
@@ -135,18 +150,7 @@ struct FewOutputsKernel {
   Convolution<T> convolution;
   int64_t rows, bands;  ///< of a band; bands of an image
 
-  /// The bands are the same for any number of threads.
-  explicit FewOutputsKernel(Convolution<T> const& c) : convolution(c) {
-    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    int64_t const line = PaddedLine(x, FewOutputs<T>::vector).size() * static_cast<int64_t>(sizeof(C)), reach = (y.kernel - 1) * y.dilation + 1;
-    int64_t const lines = (c.channels < 4 ? c.channels : 4) * FewOutputs<T>::band_bytes / (c.channels * line), least = 2 * reach > 8 ? 2 * reach : 8;
-    rows = (lines - reach) / y.stride + 1;
-    if (rows < least) rows = least;
-    bands = (y.windows + rows - 1) / rows;
-    rows = (y.windows + bands - 1) / bands;
-    if (bands > 1) rows = (rows + FewOutputs<T>::together - 1) / FewOutputs<T>::together * FewOutputs<T>::together;
-    bands = (y.windows + rows - 1) / rows;
-  }
+  explicit FewOutputsKernel(Convolution<T> const& c) : convolution(c), rows(few_rows<T>(c.pixels.windows, c.channels)), bands((c.pixels.windows.y.windows + rows - 1) / rows) {}
 
   void operator()(int64_t first, int64_t last) const {
     Convolution<T> const& c = convolution;

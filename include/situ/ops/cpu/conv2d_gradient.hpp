@@ -8,6 +8,7 @@
 
 #include <situ/ops/conv2d_plan.hpp>
 #include <situ/ops/cpu/conv2d.hpp>
+#include <situ/ops/cpu/conv2d_few_weights.hpp>
 #include <situ/ops/cpu/conv2d_weights.hpp>
 #include <situ/tensor/tensor.hpp>
 
@@ -86,80 +87,19 @@ SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
   }
 }
 
-/// One channel convolved with a kernel of its own: adds to sums[ky, kx] what one image and the gradients of its windows, `step` apart, give.
-template <class T>
-struct ChannelWeightsBody {
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* gradients, int64_t step, T* sums) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, lanes, Isa>;
-    bool const in_packs = step == 1 && x.stride == 1 && m.step_x == 1;
-    for (int64_t k = 0; k < y.kernel * x.kernel; ++k) {
-      int64_t const ky = k / x.kernel, at = k % x.kernel * x.dilation - x.padding;  // of window 0
-      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
-      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
-      if (high > x.windows) high = x.windows;
-      P total(T(0));
-      pack<T, 4, Isa> rest_of_packs(T(0));
-      T rest = T(0);
-      for (int64_t row = 0; row < y.windows; ++row) {
-        int64_t const line = y.start(row) + ky * y.dilation;
-        if (line < 0 || line >= y.extent) continue;
-        T const* const from = m.image + line * m.step_y + at * m.step_x;
-        T const* const g = gradients + row * x.windows * step;
-        int64_t j = low;
-        if (in_packs) {
-          for (; j + lanes <= high; j += lanes) add_product<Isa, T>(total.v, P::load(g + j).v, P::load(from + j).v);
-          j = for_each_rest<lanes / 2>(Rest<Isa>{g, from, &rest_of_packs}, j, high);
-        }
-        for (; j < high; ++j) rest += g[j * step] * from[j * x.stride * m.step_x];
-      }
-      for (int l = 0; l < lanes; ++l) rest += total[l];
-      for (int l = 0; l < 4; ++l) rest += rest_of_packs[l];
-      sums[k] += rest;
-    }
-    return 0;
-  }
+/// The lower or the upper half of a pack, with a zero behind each element.
+template <bool Upper, class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> between_zeros(pack<C, N, Isa> const& a) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  pack<C, N, Isa> const zero(C(0));
+  constexpr int k = Upper ? N / 2 : 0;
+  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 2));
+  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 4, k + 1, 4));
+  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 8, k + 1, 8, k + 2, 8, k + 3, 8));
+  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 16, k + 1, 16, k + 2, 16, k + 3, 16, k + 4, 16, k + 5, 16, k + 6, 16, k + 7, 16));
+}
 
- private:
-  template <class Isa>
-  struct Rest {
-    T const *a, *b;
-    pack<T, 4, Isa>* sum;
-    template <int N>
-    SITU_INLINE void run(int64_t j) const {
-      for (int l = 0; l < N; l += 4) *sum = *sum + pack<T, 4, Isa>::load(a + j + l) * pack<T, 4, Isa>::load(b + j + l);
-    }
-  };
-};
-
-/// Items are channels, each with a kernel of its own.
-template <class T>
-struct ChannelWeightsKernel {
-  PixelMatrix<T> pixels;  ///< of the first image and channel
-  int64_t step_image;
-  WindowGradients<T> gradients;
-  int64_t images;
-  T* result;  ///< [channels, kernel height, kernel width]
-
-  void operator()(int64_t first, int64_t last) const {
-    int64_t const size = pixels.windows.y.kernel * pixels.windows.x.kernel;
-    for (int64_t channel = first; channel < last; ++channel) {
-      T* const sums = result + channel * size;
-      for (int64_t k = 0; k < size; ++k) sums[k] = T(0);
-      for (int64_t image = 0; image < images; ++image) {
-        PixelMatrix<T> one = pixels;
-        one.image += image * step_image + channel * pixels.step_c;
-        dispatch<ChannelWeightsBody<T>>(const_cast<PixelMatrix<T> const*>(&one), gradients.data + image * gradients.step_image + channel * gradients.step_output,
-                                        gradients.step_window, sums);
-      }
-    }
-  }
-};
-
-/// to[j * stride] += from[j], for packs where stride is 1.
+/// to[j * stride] += from[j], in packs where stride is 1 or 2.
 template <class T>
 struct AddRowBody {
   template <class Isa>
@@ -172,8 +112,15 @@ struct AddRowBody {
         sum.store(to + j);
       }
       j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+    } else if (stride == 2) {
+      for (; j + lanes < count; j += lanes) {  // the element behind the last one is written, too
+        using P = pack<T, lanes, Isa>;
+        P const row = P::load(from + j);
+        (P::load(to + 2 * j) + between_zeros<false>(row)).store(to + 2 * j);
+        (P::load(to + 2 * j + lanes) + between_zeros<true>(row)).store(to + 2 * j + lanes);
+      }
     }
-    for (; j < count; ++j) to[j * stride] += from[j];
+    for (T* at = to + j * stride; j < count; ++j, at += stride) *at += from[j];
     return 0;
   }
 
@@ -290,11 +237,17 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   kernel.pixels.is_matrix = probe.is_pointwise();
   kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if (plan.channels == 1 && plan.outputs == 1) {
-    int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
-    auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
-    cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
-    device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+  if (cpu::FewWeightsKernel<T>::suits(plan.channels, plan.outputs)) {
+    Windows const& w = plan.windows;
+    // What is copied counts as much as four multiplications with it.
+    int64_t const one = (plan.outputs * plan.channels + 4) * w.y.kernel * w.x.kernel * w.outputs();
+    int64_t parts = groups < 32 ? 32 / groups : 1;  // the same for any number of threads, and worth adding up
+    if (parts > plan.images * one / (1 << 18) + 1) parts = plan.images * one / (1 << 18) + 1;
+    if (parts > plan.images) parts = plan.images;
+    auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+    cpu::FewWeightsKernel<T> const few{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, g.data() + from.extent().last + 1, plan.images, groups, plan.channels,
+                                       plan.outputs, parts, result.data()};
+    device_traits<D>::launch(few, groups * parts, cpu::convolution_grain(plan.images / parts * one));
     return result;
   }
   if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
@@ -343,8 +296,8 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
   c.step_image = at == 1 ? from.strides[0] : 0;
   c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
-  bool const alone = plan.channels == 1 && plan.outputs == 1;
-  if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+  bool const few = plan.channels <= cpu::FewOutputs<T>::most;
+  if (fits && (few ? plan.outputs <= cpu::FewOutputs<T>::most : cpu::DirectConvolution<T>::suits(c))) {
     Shape const& s = w.shape();
     Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
     Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();

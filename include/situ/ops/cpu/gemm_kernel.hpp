@@ -66,7 +66,7 @@ SITU_INLINE void spread(V& to, C const* from) {
   if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
     __asm__("vbroadcastss {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
-  } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
+  } else if constexpr (Isa::bytes > 16 && sizeof(V) > 16 && std::is_same_v<C, double>) {
     __asm__("vbroadcastsd {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   }
