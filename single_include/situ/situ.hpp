@@ -21996,7 +21996,7 @@ SITU_INLINE void spread(V& to, C const* from) {
   if constexpr (Isa::bytes > 16 && std::is_same_v<C, float>) {
     __asm__("vbroadcastss {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
-  } else if constexpr (Isa::bytes > 16 && std::is_same_v<C, double>) {
+  } else if constexpr (Isa::bytes > 16 && sizeof(V) > 16 && std::is_same_v<C, double>) {
     __asm__("vbroadcastsd {%1, %0|%0, %1}" : "=v"(to) : "m"(*from));
     return;
   }
@@ -31064,8 +31064,8 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/ops/cpu/conv2d.hpp>
-/// Convolution on the CPU: sums of shifted rows, for some outputs together or, for one channel by one, alone; for very many channels, few outputs
-/// and others a product of the weights with a matrix of pixels that is gathered while it is packed.
+/// Convolution on the CPU: sums of shifted rows, for some outputs together or, where a group has few, alone; for very many channels a product of the weights
+/// with a matrix of pixels that is gathered while it is packed.
 
 
 // ---- <situ/ops/cpu/conv2d_direct.hpp>
@@ -31103,19 +31103,99 @@ struct Convolution {
     Windows const& w = pixels.windows;
     return plain(w.y) && plain(w.x) && pixels.step_y == w.x.extent * pixels.step_x;
   }
+  /// Items that are images x groups x bands of so many rows, element by element: where there is no memory.
+  SITU_NOINLINE void sum_by_sum(int64_t rows, int64_t bands, int64_t first, int64_t last) const {
+    using C = product_t<T>;
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const band = item % bands, image = item / bands / groups, group = item / bands % groups;
+      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
+      T const* const from = pixels.image + image * step_image + group * channels * pixels.step_c;
+      for (int64_t o = group * outputs; o < (group + 1) * outputs; ++o) {
+        for (int64_t at = begin; at < behind; ++at) {
+          C sum = bias ? static_cast<C>(bias[o]) : C(0);
+          for (int64_t t = 0; t < depth(); ++t) {
+            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
+            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
+            sum += static_cast<C>(weights[o * depth() + t]) * static_cast<C>(from[t / size * pixels.step_c + line * pixels.step_y + column * pixels.step_x]);
+          }
+          result[(image * groups * outputs + o) * windows + at] = convert_scalar<T>(sum);
+        }
+      }
+    }
+  }
+};
+
+/// The elements with even numbers of two packs that follow each other. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
+template <class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> even_lanes(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2));
+  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6));
+  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14));
+  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+}
+
+/// Elements [0, width) of a line that begins at `corner`, which may lie outside of the image, with `step` between them: those in [low, high), and zeros.
+/// In packs of N, which may write behind the last one.
+template <class Isa, int N, class T, class C>
+SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end) {
+  pack<C, N, Isa> const zero = keep_order(pack<C, N, Isa>(C(0)));  // g++ would call memset
+  int64_t k = 0;
+  for (; k < low; k += N) zero.store(to + k);
+  k = low;
+  if (step == 1) {
+    for (; k < high && end - (corner + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(corner + k)).store(to + k);
+  } else if (step == 2) {
+    for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
+      pack<C, N, Isa> const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
+      even_lanes(first, second).store(to + k);
+    }
+  } else if (step == 4) {
+    for (; k < high && end - (corner + 4 * k) >= 4 * N; k += N) {
+      T const* const from = corner + 4 * k;
+      pack<C, N, Isa> const a = load_lanes<T, N, Isa>(from), b = load_lanes<T, N, Isa>(from + N), c = load_lanes<T, N, Isa>(from + 2 * N), d = load_lanes<T, N, Isa>(from + 3 * N);
+      even_lanes(even_lanes(a, b), even_lanes(c, d)).store(to + k);
+    }
+  }
+  for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
+  for (k = high; k < width; k += N) zero.store(to + k);
+}
+
+/// How a line of an image lies in a padded copy, so that windows that follow each other read elements that do: where they have a stride of 2 the elements with
+/// even and those with odd numbers lie apart, where it is larger those that each column of the kernel reads.
+struct PaddedLine {
+  int64_t copies, pitch;  ///< parts, and the elements of one
+
+  /// Parts begin with whole vectors, and not so that many lie in the same places of a cache; one vector, or of few windows half of one, can be read from any column.
+  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride) {
+    int64_t const most = x.windows > vector ? x.windows : x.windows > vector / 2 ? vector : vector / 2;
+    pitch = (most + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector - 1) / vector * vector;
+    if (pitch % (8 * vector) == 0) pitch += vector;
+  }
+  int64_t size() const { return copies * pitch; }
+  /// Where window 0 finds the element for column kx of the kernel.
+  int64_t place(WindowAxis const& x, int64_t kx) const {
+    if (x.stride > 2) return kx * pitch;
+    return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
+  }
 };
 
 template <class T>
 struct DirectKernel;
 
 /// Convolution without a product: sums of shifted rows of a padded copy of the image, for some outputs at a time. For windows of up to `most_depth`
-/// elements, of fewer where they have strides. Of narrow images, and where there is a stride along the rows, the copy has the rows once for each column of the kernel, cut to the windows, and in
-/// the order of the windows' rows: then the windows of several rows follow each other.
+/// elements, of fewer where they have strides. Of narrow images, and where there is a stride of 3 or more along the rows, the copy has the rows once for each column of the kernel, cut to
+/// the windows, and in the order of the windows' rows: then the windows of several rows follow each other.
 template <class T>
 struct DirectConvolution {
   using C = product_t<T>;
   static constexpr int together = 8;               ///< outputs whose weights lie beside each other
-  static constexpr int64_t most_depth = 2304, most_strided_depth = 160;  ///< from where on a product is as fast
+  static constexpr int64_t most_depth = 2304;  ///< from where on a product is as fast
+  static constexpr int64_t most_strided_depth = 160, most_strided_outputs = 64;  ///< and, of narrow images and windows with strides, with both
+  static constexpr int64_t most_product_depth = 1280, least_product_outputs = 128;  ///< and of many windows and outputs
+  static constexpr int64_t least_pointwise_depth = 128;  ///< from where on a product is faster of windows that are one pixel
   static constexpr int64_t most_weights = int64_t{1} << 20;              ///< that are packed at once
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
@@ -31129,19 +31209,22 @@ struct DirectConvolution {
   /// Whether rows are copied for each column of the kernel.
   static bool is_flat(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    return y.stride <= y.kernel && x.stride <= x.kernel && (x.windows < 2 * vector || x.stride != 1);
+    return y.stride <= y.kernel && x.stride <= x.kernel && (x.windows < 2 * vector || x.stride > 2);
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights) return false;
-    if (is_flat(c)) return c.depth() <= (y.stride == 1 && x.stride == 1 ? most_depth : most_strided_depth) && c.pixels.windows.outputs() >= vector;
-    return x.stride == 1 && c.depth() <= most_depth && x.windows >= vector;
+    if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights || (c.is_pointwise() && c.depth() >= least_pointwise_depth)) return false;
+    bool const flat = is_flat(c), strided = y.stride != 1 || x.stride != 1;
+    int64_t most = most_depth;
+    if (flat && strided && c.outputs > most_strided_outputs) most = most_strided_depth;
+    else if (c.outputs >= least_product_outputs && c.pixels.windows.outputs() >= least_product_outputs) most = most_product_depth;
+    return c.depth() <= most && (flat ? c.pixels.windows.outputs() : x.windows) >= vector;
   }
   /// Bands of rows, the same for any number of threads.
   static DirectKernel<T> cut(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     bool const flat = is_flat(c);
-    int64_t const line = c.channels * (flat ? x.windows * x.kernel : pitch(x)) * y.stride * static_cast<int64_t>(sizeof(C));
+    int64_t const line = c.channels * (flat ? x.windows * x.kernel : PaddedLine(x, vector).size()) * y.stride * static_cast<int64_t>(sizeof(C));
     int64_t const least = flat ? (vector + x.windows - 1) / x.windows : 4;
     int64_t rows = band_bytes / line;
     if (rows < least) rows = least;
@@ -31149,38 +31232,49 @@ struct DirectConvolution {
     if (flat && bands > 1 && y.windows / bands < least) bands = y.windows / least;
     return {c, (y.windows + bands - 1) / bands, bands, flat};
   }
-  /// A row of the padded copy has this many elements.
-  static int64_t pitch(WindowAxis const& x) { return x.windows + (x.kernel - 1) * x.dilation + 64 / static_cast<int64_t>(sizeof(C)); }
 };
 
-/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on.
+/// Writes the padded copy: `rows` rows of every channel, from row `first` of the padded image on. May write a register's worth behind them.
 template <class T>
 struct PadBody {
   using C = product_t<T>;
   template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows, int64_t pitch) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
+  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      for (int64_t r = 0; r < rows; ++r, to += pitch) {
-        int64_t const row = first + r - y.padding;
-        bool const inside = row >= 0 && row < y.extent;
-        int64_t const left = inside ? (x.padding < pitch ? x.padding : pitch) : pitch, room = pitch - left, count = x.extent < room ? x.extent : room;
-        int64_t k = 0;
-        for (; k < left; ++k) to[k] = C(0);
-        if (!inside) continue;
-        T const* const from = m.image + channel * m.step_c + row * m.step_y;
-        int64_t t = 0;
-        if (m.step_x == 1) {
-          for (; t + lanes <= count; t += lanes) pack<C, lanes, Isa>(load_lanes<T, lanes, Isa>(from + t)).store(to + left + t);
-        }
-        for (; t < count; ++t) to[left + t] = static_cast<C>(from[t * m.step_x]);
-        for (k = left + count; k < pitch; ++k) to[k] = C(0);
-      }
-    }
+    if (lanes > 8 && matrix_->windows.x.windows > 8) copy<Isa, lanes>(matrix_, to, channels, first, rows);
+    else copy<Isa, lanes < 8 ? lanes : 8>(matrix_, to, channels, first, rows);
     return 0;
   }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void copy(PixelMatrix<T> const* matrix_, C* to, int64_t channels, int64_t first, int64_t rows) {
+    PixelMatrix<T> const m = *matrix_;
+    WindowAxis const y = m.windows.y, x = m.windows.x;
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    Part const parts[2] = {Part(x, line, 0), Part(x, line, 1)};
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t r = 0; r < rows; ++r) {
+        int64_t const row = first + r - y.padding;
+        bool const inside = row >= 0 && row < y.extent;
+        T const* const from = m.image + channel * m.step_c + row * m.step_y;
+        for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
+          Part const part = k < 2 ? parts[k] : Part(x, line, k);
+          copy_shifted<Isa, N>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
+        }
+      }
+    }
+  }
+  /// A part of a line begins with pixel `shift`; its elements [low, high) lie inside of the image.
+  struct Part {
+    int64_t shift, low, high;
+    SITU_INLINE Part(WindowAxis const& x, PaddedLine const& line, int64_t k) {
+      shift = (x.stride > 2 ? k * x.dilation : k) - x.padding;
+      low = shift < 0 ? (-shift - 1) / x.stride + 1 : 0, high = shift < x.extent ? (x.extent - shift - 1) / x.stride + 1 : 0;
+      if (high > line.pitch) high = line.pitch;
+      if (low > high) low = high;
+    }
+  };
 };
 
 /// Writes the copy for each column of the kernel: for every channel and column, and for every line that windows begin with before they begin with the
@@ -31193,16 +31287,15 @@ struct PadFlatBody {
     PixelMatrix<T> const& m = *matrix_;
     int64_t const width = m.windows.x.windows;
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (m.step_x != 1 || m.windows.x.stride != 1) copy<Isa, 4, false>(m, to, channels, first, rows);
-    else if (lanes > 8 && width > 8) copy<Isa, lanes, true>(m, to, channels, first, rows);
-    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8, true>(m, to, channels, first, rows);
-    else copy<Isa, lanes < 4 ? lanes : 4, true>(m, to, channels, first, rows);
+    if (lanes > 8 && width > 8) copy<Isa, lanes>(m, to, channels, first, rows);
+    else if (lanes > 4 && width > 4) copy<Isa, lanes < 8 ? lanes : 8>(m, to, channels, first, rows);
+    else copy<Isa, lanes < 4 ? lanes : 4>(m, to, channels, first, rows);
     return 0;
   }
 
  private:
   /// In packs of N, which may write behind a row what the next one overwrites.
-  template <class Isa, int N, bool InPacks>
+  template <class Isa, int N>
   SITU_INLINE static void copy(PixelMatrix<T> const& m, C* to, int64_t channels, int64_t first, int64_t rows) {
     int64_t const width = m.windows.x.windows, kernel = m.windows.x.kernel, dilation = m.windows.x.dilation, padding = m.windows.x.padding;
     int64_t const extent = m.windows.x.extent, step_c = m.step_c, step_y = m.step_y, stride = m.windows.x.stride, step_x = m.step_x * stride, phases = m.windows.y.stride;
@@ -31210,8 +31303,7 @@ struct PadFlatBody {
     T const *image = m.image + (first - m.windows.y.padding) * step_y, *const end = m.end;
     // Lines [begin, behind) lie inside; where the lines of windows lie as those of the image do, they are copied as one.
     int64_t const begin = top < 0 ? 0 : top < rows ? top : rows, behind = bottom < begin ? begin : bottom < rows ? bottom : rows;
-    bool const together = width == extent && step_y == extent && behind > begin && phases == 1;
-    pack<C, N, Isa> const zero(C(0));
+    bool const together = width == extent && step_y == extent && behind > begin && phases == 1 && step_x == 1;
     for (int64_t channel = 0; channel < channels; ++channel, image += step_c) {
       for (int64_t kx = 0; kx < kernel; ++kx) {
         int64_t const shift = kx * dilation - padding;  // elements [low, high) lie inside of the image
@@ -31219,26 +31311,15 @@ struct PadFlatBody {
         if (high > width) high = width;
         if (low > high) low = high;
         T const* const corner = image + shift * m.step_x;
-        if constexpr (InPacks) {
-          if (together && low < high) {  // else nothing of the image is read
-            plane<Isa>(to, corner + begin * width, end, begin, behind, rows, width, low, high);
-            to += rows * width;
-            continue;
-          }
+        if (together && low < high) {  // else nothing of the image is read
+          plane<Isa>(to, corner + begin * width, end, begin, behind, rows, width, low, high);
+          to += rows * width;
+          continue;
         }
         for (int64_t phase = 0; phase < phases; ++phase) {
           for (int64_t r = phase; r < rows * phases; r += phases, to += width) {
             bool const inside = r >= top && r < bottom;
-            int64_t const left = inside ? low : width;
-            for (int64_t k = 0; k < left; k += N) zero.store(to + k);
-            if (!inside) continue;
-            T const* const from = corner + r * step_y;
-            int64_t k = low;
-            if constexpr (InPacks) {
-              for (; k < high && end - (from + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(from + k)).store(to + k);
-            }
-            for (; k < high; ++k) to[k] = static_cast<C>(from[k * step_x]);
-            for (k = high; k < width; k += N) zero.store(to + k);
+            copy_shifted<Isa, N>(to, corner + r * step_y, step_x, inside ? low : 0, inside ? high : 0, width, end);
           }
         }
       }
@@ -31352,13 +31433,14 @@ struct DirectKernel {
     using Arguments = DirectConvolution<T>;
     Convolution<T> const& c = convolution;
     WindowAxis const y = c.pixels.windows.y, x = c.pixels.windows.x;
-    int64_t const pitch = flat ? x.windows : Arguments::pitch(x), copies = flat ? x.kernel : 1;
+    PaddedLine const line(x, Arguments::vector);
+    int64_t const line_size = flat ? x.windows * x.kernel : line.size();
     int64_t const reach = (y.kernel - 1) * y.dilation + 1, high = flat ? (rows + (reach - 1) / y.stride) * y.stride : (rows - 1) * y.stride + reach;
     int64_t const blocks = (c.outputs + Arguments::together - 1) / Arguments::together, depth = c.depth();
-    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * copies * high * pitch + Arguments::vector;
+    int64_t const packed = blocks * Arguments::together * depth, biases = blocks * Arguments::together, room = c.channels * high * line_size + Arguments::vector;
     int64_t const bytes = (room + packed + biases) * static_cast<int64_t>(sizeof(C)) + depth * static_cast<int64_t>(sizeof(int64_t)) + 64;
     PackingBuffer const buffer(bytes);
-    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    if (SITU_UNLIKELY(!buffer.get())) return c.sum_by_sum(rows, bands, first, last);
     auto* const memory = static_cast<C*>(buffer.get());
     C* const weights = memory + (room + Arguments::vector - 1) / Arguments::vector * Arguments::vector;
     C* const bias = weights + packed;
@@ -31369,57 +31451,43 @@ struct DirectKernel {
       // The last band of a narrow image reaches back, so that it fills a vector.
       int64_t const begin = flat && before > y.windows - rows ? y.windows - rows : before;
       if (item / bands % c.groups != group) pack_weights(weights, bias, group = item / bands % c.groups);
-      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * pitch};
+      Arguments a{memory, offsets, weights, bias, nullptr, depth, c.outputs, y.windows * x.windows, x.windows, 0, y.stride * line_size};
       a.rows = y.windows - begin < rows ? y.windows - begin : rows;
       a.result = c.result + (image * c.groups + group) * c.outputs * a.plane + begin * x.windows;
       int64_t const needed = flat ? a.rows + (reach - 1) / y.stride : (a.rows - 1) * y.stride + reach;
-      if (item == first || bands > 1) set_offsets(offsets, needed, pitch);
+      if (item == first || bands > 1) {
+        if (flat) set_flat_offsets(offsets, needed);
+        else set_offsets(offsets, needed, line);
+      }
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
       if (flat) {
         dispatch<PadFlatBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
         a.windows *= a.rows, a.rows = 1;
       } else {
-        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed, pitch);
+        dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, needed);
       }
       dispatch<DirectBody<T>>(const_cast<Arguments const*>(&a));
     }
   }
 
  private:
-  /// Sum by sum.
-  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
-    Convolution<T> const& c = convolution;
-    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    int64_t const windows = y.windows * x.windows, size = y.kernel * x.kernel;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const band = item % bands, image = item / bands / c.groups, group = item / bands % c.groups;
-      int64_t const begin = band * rows * x.windows, behind = band + 1 < bands ? begin + rows * x.windows : windows;
-      T const* const from = c.pixels.image + image * c.step_image + group * c.channels * c.pixels.step_c;
-      for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
-        for (int64_t at = begin; at < behind; ++at) {
-          C sum = c.bias ? static_cast<C>(c.bias[o]) : C(0);
-          for (int64_t t = 0; t < c.depth(); ++t) {
-            int64_t const line = y.start(at / x.windows) + t / x.kernel % y.kernel * y.dilation, column = x.start(at % x.windows) + t % x.kernel * x.dilation;
-            if (line < 0 || line >= y.extent || column < 0 || column >= x.extent) continue;
-            sum += static_cast<C>(c.weights[o * c.depth() + t]) * static_cast<C>(from[t / size * c.pixels.step_c + line * c.pixels.step_y + column * c.pixels.step_x]);
-          }
-          c.result[(image * c.groups * c.outputs + o) * windows + at] = convert_scalar<T>(sum);
-        }
-      }
-    }
-  }
-  /// Where the elements of a window lie in the copy, which has `lines` lines of a channel; for each column of the kernel as many for every line that
-  /// windows begin with.
-  void set_offsets(int64_t* offsets, int64_t lines, int64_t pitch) const {
+  /// Where the elements of a window lie in a copy that has so many lines of a channel.
+  void set_offsets(int64_t* offsets, int64_t lines, PaddedLine const& padded) const {
     WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
     for (int64_t channel = 0; channel < convolution.channels; ++channel) {
       for (int64_t ky = 0; ky < y.kernel; ++ky) {
-        for (int64_t kx = 0; kx < x.kernel; ++kx) {
-          int64_t const line = ky * y.dilation;
-          if (flat) *offsets++ = (((channel * x.kernel + kx) * y.stride + line % y.stride) * lines + line / y.stride) * pitch;
-          else *offsets++ = (channel * lines + line) * pitch + kx * x.dilation;
-        }
+        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (channel * lines + ky * y.dilation) * padded.size() + padded.place(x, kx);
+      }
+    }
+  }
+  /// Where the elements of a window lie in a copy for each column of the kernel, which has `lines` lines for every line that windows begin with.
+  void set_flat_offsets(int64_t* offsets, int64_t lines) const {
+    WindowAxis const &y = convolution.pixels.windows.y, &x = convolution.pixels.windows.x;
+    for (int64_t channel = 0; channel < convolution.channels; ++channel) {
+      for (int64_t ky = 0; ky < y.kernel; ++ky) {
+        int64_t const line = ky * y.dilation;
+        for (int64_t kx = 0; kx < x.kernel; ++kx) *offsets++ = (((channel * x.kernel + kx) * y.stride + line % y.stride) * lines + line / y.stride) * x.windows;
       }
     }
   }
@@ -31440,6 +31508,190 @@ struct DirectKernel {
       }
       for (int64_t k = c.outputs - o; k < together; ++k) {
         for (int64_t t = 0; t < depth; ++t) to[t * together + k] = C(0);
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/ops/cpu/conv2d_few.hpp>
+/// Convolution with few outputs for each group of channels on the CPU: of every channel with a kernel of its own, for the most part.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// One output of a band of rows, from a padded copy: a vector of windows of six rows at a time.
+template <class T>
+struct FewOutputs {
+  using C = product_t<T>;
+  static constexpr int64_t most = 3;                ///< outputs of a group; more are summed together
+  static constexpr int together = 6;               ///< rows
+  static constexpr int64_t band_bytes = 24 << 10;  ///< of the padded copy of a channel, about
+  static constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));  ///< elements of the widest
+  C const* image;         ///< the padded copy
+  int64_t const* places;  ///< in it, of a window's columns
+  C const* weights;       ///< [channels, kernel rows, kernel columns]
+  C bias;
+  T* to;
+  int64_t channels, kernel_rows, kernel_columns;
+  int64_t windows, rows;
+  int64_t step_channel, step_kernel, step_row;  ///< in the copy
+
+  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && (c.channels == 1 || !c.is_pointwise()); }
+};
+
+template <class T>
+struct FewOutputsBody {
+  using C = product_t<T>;
+  using Arguments = FewOutputs<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Arguments const* arguments) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    else bands<Isa, lanes>(*arguments);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void bands(Arguments const& arguments) {
+    Arguments const a = arguments;
+    constexpr std::make_integer_sequence<int, Arguments::together> all{};
+    constexpr std::make_integer_sequence<int, 2> two{};
+    constexpr std::make_integer_sequence<int, 1> one{};
+    int64_t row = 0;
+    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
+    // The last rows may be summed once more.
+    for (; row < a.rows; row += 2) a.rows == 1 ? line<Isa, N>(a, row, one) : line<Isa, N>(a, row + 2 <= a.rows ? row : a.rows - 2, two);
+  }
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
+    C const* const from = a.image + row * a.step_row;
+    T* const to = a.to + row * a.windows;
+    int64_t const last = a.windows > N ? a.windows - N : 0;  // the last vector overlaps the one before, or hangs over
+    for (int64_t window = 0; window < last; window += N) tile<Isa, N>(a, from + window, to + window, rows);
+    tile<Isa, N>(a, from + last, to + last, rows);
+  }
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void tile(Arguments const& a, C const* image, T* to, std::integer_sequence<int, R...>) {
+    using P = pack<C, N, Isa>;
+    using V = typename P::vector;
+    constexpr int count = sizeof...(R);
+    V sums[count];
+    ((sums[R] = P(a.bias).v), ...);
+    C const* weights = a.weights;
+    int64_t const step = a.step_kernel, columns = a.kernel_columns;
+    // Whether windows of a row read what those of the row before read, one line or two lines on.
+    int const apart = a.step_row == step ? 1 : a.step_row == 2 * step ? 2 : 0;
+    for (int64_t channel = 0; channel < a.channels; ++channel, image += a.step_channel) {
+      C const* from = image;
+      int64_t left = a.kernel_rows;
+      if (apart > 0) {
+        for (; left >= 3; left -= 3, from += 3 * step, weights += 3 * columns) {
+          for (int64_t k = 0; k < columns; ++k) {
+            V w[3];
+            spread<Isa>(w[0], weights + k), spread<Isa>(w[1], weights + columns + k), spread<Isa>(w[2], weights + 2 * columns + k);
+            if (apart == 1) three<Isa, 1>(sums, w, from + a.places[k], step, std::make_integer_sequence<int, count + 2>{});
+            else three<Isa, 2>(sums, w, from + a.places[k], step, std::make_integer_sequence<int, 2 * count + 1>{});
+          }
+        }
+      }
+      for (; left > 0; --left, from += step, weights += columns) {
+        for (int64_t k = 0; k < columns; ++k) {
+          V w{};
+          spread<Isa>(w, weights + k);
+          C const* const line = from + a.places[k];
+          (add_line<Isa>(sums[R], w, line + R * a.step_row), ...);
+        }
+      }
+    }
+    (put<Isa, P>(a, sums[R], to + R * a.windows), ...);
+  }
+  /// Line L of those that the rows read, which begin Apart lines behind each other, is row L - R * Apart of the kernel for row R.
+  template <class Isa, int Apart, class V, int Rows, int... L>
+  SITU_INLINE static void three(V (&sums)[Rows], V const (&w)[3], C const* from, int64_t step, std::integer_sequence<int, L...>) {
+    (of_line<Isa, Apart, L>(sums, w, from + L * step), ...);
+  }
+  template <class Isa, int Apart, int L, class V, int Rows>
+  SITU_INLINE static void of_line(V (&sums)[Rows], V const (&w)[3], C const* from) {
+    V x;
+    __builtin_memcpy(&x, from, sizeof(V));
+    for_kernel_row<Isa, Apart, L, 0>(sums, w, x);
+    for_kernel_row<Isa, Apart, L, 1>(sums, w, x);
+    for_kernel_row<Isa, Apart, L, 2>(sums, w, x);
+  }
+  template <class Isa, int Apart, int L, int K, class V, int Rows>
+  SITU_INLINE static void for_kernel_row(V (&sums)[Rows], V const (&w)[3], V const& x) {
+    if constexpr (L >= K && (L - K) % Apart == 0 && (L - K) / Apart < Rows) add_product<Isa, C>(sums[(L - K) / Apart], w[K], x);
+  }
+  template <class Isa, class V>
+  SITU_INLINE static void add_line(V& sum, V const& weight, C const* from) {
+    V x;
+    __builtin_memcpy(&x, from, sizeof(V));
+    add_product<Isa, C>(sum, weight, x);
+  }
+  /// What hangs over the end of a row is overwritten by the next one, that of the last rows is not written.
+  template <class Isa, class P, class V>
+  SITU_INLINE static void put(Arguments const& a, V const& sum, T* to) {
+    if (SITU_LIKELY(a.windows >= P::lanes || a.to + a.rows * a.windows - to >= P::lanes)) return store_lanes<T, P::lanes, Isa>(P(sum), to);
+    T all[P::lanes];
+    store_lanes<T, P::lanes, Isa>(P(sum), all);
+    for (int64_t k = 0; k < a.windows; ++k) to[k] = all[k];
+  }
+};
+
+/// The rows of a band of which all channels of a group are copied: the same for any number of threads.
+template <class T>
+int64_t few_rows(Windows const& windows, int64_t channels) {
+  using C = product_t<T>;
+  WindowAxis const &y = windows.y, &x = windows.x;
+  int64_t const line = PaddedLine(x, FewOutputs<T>::vector).size() * static_cast<int64_t>(sizeof(C)), reach = (y.kernel - 1) * y.dilation + 1;
+  int64_t const lines = (channels < 4 ? channels : 4) * FewOutputs<T>::band_bytes / (channels * line), least = 2 * reach > 8 ? 2 * reach : 8;
+  int64_t rows = (lines - reach) / y.stride + 1;
+  if (rows < least) rows = least;
+  if (rows >= y.windows) return y.windows;
+  int64_t const bands = (y.windows + rows - 1) / rows;
+  rows = (y.windows + bands - 1) / bands;
+  return (rows + FewOutputs<T>::together - 1) / FewOutputs<T>::together * FewOutputs<T>::together;
+}
+
+/// Items are images x groups x bands of rows.
+template <class T>
+struct FewOutputsKernel {
+  using C = product_t<T>;
+  Convolution<T> convolution;
+  int64_t rows, bands;  ///< of a band; bands of an image
+
+  explicit FewOutputsKernel(Convolution<T> const& c) : convolution(c), rows(few_rows<T>(c.pixels.windows, c.channels)), bands((c.pixels.windows.y.windows + rows - 1) / rows) {}
+
+  void operator()(int64_t first, int64_t last) const {
+    Convolution<T> const& c = convolution;
+    WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
+    PaddedLine const line(x, FewOutputs<T>::vector);
+    int64_t const depth = c.depth(), plane = y.windows * x.windows, reach = (y.kernel - 1) * y.dilation + 1;
+    int64_t const high = (rows - 1) * y.stride + reach, room = c.channels * high * line.size() + FewOutputs<T>::vector;
+    PackingBuffer const buffer((room + depth + FewOutputs<T>::vector) * static_cast<int64_t>(sizeof(C)) + x.kernel * static_cast<int64_t>(sizeof(int64_t)));
+    if (SITU_UNLIKELY(!buffer.get())) return c.sum_by_sum(rows, bands, first, last);
+    auto* const memory = static_cast<C*>(buffer.get());
+    C* const weights = memory + (room + FewOutputs<T>::vector - 1) / FewOutputs<T>::vector * FewOutputs<T>::vector;
+    auto* const places = reinterpret_cast<int64_t*>(weights + (depth + 1) / 2 * 2);
+    for (int64_t k = 0; k < x.kernel; ++k) places[k] = line.place(x, k);
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const begin = item % bands * rows, image = item / bands / c.groups, group = item / bands % c.groups;
+      int64_t const some = y.windows - begin < rows ? y.windows - begin : rows, lines = (some - 1) * y.stride + reach;
+      FewOutputs<T> a{memory, places, weights, C(0), nullptr, c.channels, y.kernel, x.kernel, x.windows, some, lines * line.size(), y.dilation * line.size(), y.stride * line.size()};
+      PixelMatrix<T> pixels = c.pixels;
+      pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
+      dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), memory, c.channels, begin * y.stride, lines);
+      for (int64_t o = group * c.outputs; o < (group + 1) * c.outputs; ++o) {
+        for (int64_t t = 0; t < depth; ++t) weights[t] = static_cast<C>(c.weights[o * depth + t]);
+        a.bias = c.bias ? static_cast<C>(c.bias[o]) : C(0);
+        a.to = c.result + (image * c.groups * c.outputs + o) * plane + begin * x.windows;
+        dispatch<FewOutputsBody<T>>(const_cast<FewOutputs<T> const*>(&a));
       }
     }
   }
@@ -31543,16 +31795,18 @@ void add_row_bias(Product<T> const& product, product_t<T>* tile, int64_t stride,
   dispatch<RowBiasBody<T>>(product.bias + i, tile, stride, rows, columns);
 }
 
-/// Convolution as a product.
+/// Convolution as a product. Items are images x groups x parts of the outputs x blocks of windows.
 template <class T>
 struct ConvolutionKernel {
   Convolution<T> convolution;
+  int64_t row_items = 1, rows = convolution.outputs;  ///< parts, and the outputs of one
 
   void operator()(int64_t first, int64_t last) const {
     Convolution<T> const& c = convolution;
     int64_t const windows = c.pixels.windows.outputs(), depth = c.depth();
     for (int64_t item = first; item < last; ++item) {
-      int64_t const column = item % c.column_items * c.columns, group = item / c.column_items % c.groups, image = item / c.column_items / c.groups;
+      int64_t const part = item / c.column_items, row = part % row_items, group = part / row_items % c.groups, image = part / row_items / c.groups;
+      int64_t const column = item % c.column_items * c.columns;
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
       Product<T> product{c.outputs, windows, depth, c.weights + group * c.outputs * depth, depth, 1, nullptr, 0, 0, nullptr, windows, 1};
@@ -31567,92 +31821,7 @@ struct ConvolutionKernel {
         product.bias = c.bias + group * c.outputs;
         product.finish = &add_row_bias<T>;
       }
-      multiply(product, 0, c.outputs, column, column + c.columns < windows ? column + c.columns : windows);
-    }
-  }
-};
-
-/// One row of windows over one channel, for T that is computed in itself.
-template <class T>
-struct ChannelBody {
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* weights, T bias, T* to, int64_t row) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    // Kernel rows [first, last) lie inside the image; for windows [low, high) so do all kernel columns.
-    int64_t const top = y.start(row);
-    int64_t const first = top < 0 ? (-top + y.dilation - 1) / y.dilation : 0;
-    int64_t last = y.extent > top ? (y.extent - top + y.dilation - 1) / y.dilation : 0;
-    if (last > y.kernel) last = y.kernel;
-    int64_t low = x.padding > 0 ? (x.padding - 1) / x.stride + 1 : 0;
-    int64_t const reach = x.extent + x.padding - (x.kernel - 1) * x.dilation;
-    int64_t high = reach > 0 ? (reach - 1) / x.stride + 1 : 0;
-    if (high > x.windows) high = x.windows;
-    if (low > high) low = high;
-    T const* const image = m.image + top * m.step_y;
-    int64_t j = low;
-    if (x.stride == 1 && m.step_x == 1) {
-      for (; j + 2 * lanes <= high; j += 2 * lanes) inside<Isa, 2>(m, weights, bias, to, image, first, last, j);
-      for (; j + lanes <= high; j += lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, j);
-      if (j < high && high - low >= lanes) inside<Isa, 1>(m, weights, bias, to, image, first, last, high - lanes), j = high;
-    }
-    edge(m, weights, bias, to, image, first, last, 0, low);
-    edge(m, weights, bias, to, image, first, last, j, x.windows);
-    return 0;
-  }
-
- private:
-  /// N packs of windows that lie inside of the image's columns.
-  template <class Isa, int N>
-  SITU_INLINE static void inside(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t j) {
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, lanes, Isa>;
-    P sums[N];
-    for (int k = 0; k < N; ++k) sums[k] = P(bias);
-    for (int64_t ky = first; ky < last; ++ky) {
-      T const* from = image + ky * y.dilation * m.step_y + x.start(j);
-      for (int64_t kx = 0; kx < x.kernel; ++kx, from += x.dilation) {
-        P const weight(weights[ky * x.kernel + kx]);
-        for (int k = 0; k < N; ++k) add_product<Isa, T>(sums[k].v, weight.v, P::load(from + k * lanes).v);
-      }
-    }
-    for (int k = 0; k < N; ++k) sums[k].store(to + j + k * lanes);
-  }
-  SITU_INLINE static void edge(PixelMatrix<T> const& m, T const* weights, T bias, T* to, T const* image, int64_t first, int64_t last, int64_t begin,
-                               int64_t end) {
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    for (int64_t j = begin; j < end; ++j) {
-      T sum = bias;
-      for (int64_t ky = first; ky < last; ++ky) {
-        for (int64_t kx = 0; kx < x.kernel; ++kx) {
-          int64_t const from = x.start(j) + kx * x.dilation;
-          if (from >= 0 && from < x.extent) sum += weights[ky * x.kernel + kx] * image[ky * y.dilation * m.step_y + from * m.step_x];
-        }
-      }
-      to[j] = sum;
-    }
-  }
-};
-
-/// Convolution of every channel with its own kernel: items are images x channels.
-template <class T>
-struct ChannelKernel {
-  Convolution<T> convolution;
-
-  void operator()(int64_t first, int64_t last) const {
-    Convolution<T> const& c = convolution;
-    Windows const& windows = c.pixels.windows;
-    for (int64_t item = first; item < last; ++item) {
-      int64_t const group = item % c.groups, image = item / c.groups;
-      PixelMatrix<T> pixels = c.pixels;
-      pixels.image += image * c.step_image + group * pixels.step_c;
-      T const bias = c.bias ? c.bias[group] : T(0);
-      T* const to = c.result + item * windows.outputs();
-      for (int64_t row = 0; row < windows.y.windows; ++row) {
-        dispatch<ChannelBody<T>>(const_cast<PixelMatrix<T> const*>(&pixels), c.weights + group * c.depth(), bias, to + row * windows.x.windows, row);
-      }
+      multiply(product, row * rows, row + 1 < row_items ? (row + 1) * rows : c.outputs, column, column + c.columns < windows ? column + c.columns : windows);
     }
   }
 };
@@ -31669,11 +31838,11 @@ void run_convolution(Convolution<T>& c, int64_t images) {
   int64_t const windows = c.pixels.windows.outputs();
   if (images * c.groups * c.outputs * windows == 0) return;
   if (!c.pixels.image) c.pixels.image = c.pixels.end = c.result;  // images without elements are never read, but places in them are computed
-  if constexpr (std::is_same_v<T, compute_t<T>>) {
-    if (c.channels == 1 && c.outputs == 1) {
-      int64_t const work = windows * c.depth();
-      return device_traits<D>::launch(ChannelKernel<T>{c}, images * c.groups, (int64_t{1} << 17) / (work < (1 << 17) ? work : 1 << 17) + 1);
-    }
+  if (FewOutputs<T>::suits(c)) {
+    FewOutputsKernel<T> const kernel(c);
+    // What is copied counts as much as four multiplications with it.
+    int64_t const work = (c.outputs + 4) * kernel.rows * c.pixels.windows.x.windows * c.depth();
+    return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
   // By tiles where enough outputs share what packing the pixels costs, and tiles are full.
   bool const by_tiles = has_tiles<T> && c.outputs >= 8 * tile_side && c.depth() >= 64 && windows * c.depth() >= 16384 && multiplies_tiles();
@@ -31682,16 +31851,21 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
     return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
-  // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
+  // Blocks of windows for many threads, each worth packing the weights for.
   c.columns = windows;
   if (images * c.groups < 32) {
-    int64_t const part = (windows + 31) / 32;
-    c.columns = part < 768 ? 768 : (part + 95) / 96 * 96;
-    if (c.columns > windows) c.columns = windows;
+    int64_t const part = (windows + 31) / 32, blocks = windows / (part < 768 ? 768 : part);
+    if (blocks > 1) c.columns = ((windows + blocks - 1) / blocks + 95) / 96 * 96;
   }
   c.column_items = (windows + c.columns - 1) / c.columns;
-  int64_t const work = c.outputs * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
-  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, convolution_grain(work));
+  ConvolutionKernel<T> kernel{c};
+  // Where threads would go without, parts of the outputs, each worth gathering the pixels for. An output is the same sum in any part.
+  int64_t const items = images * c.groups * c.column_items, threads = num_threads(), most = c.outputs / 64;
+  for (int64_t parts = 1; parts <= most && items * kernel.row_items % threads != 0 && items * kernel.row_items < 4 * threads; ++parts) kernel.row_items = parts;
+  kernel.rows = (c.outputs / kernel.row_items + 7) / 8 * 8;
+  kernel.row_items = (c.outputs + kernel.rows - 1) / kernel.rows;
+  int64_t const work = kernel.rows * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
+  device_traits<D>::launch(kernel, items * kernel.row_items, convolution_grain(work));
 }
 
 }  // namespace detail::cpu
@@ -51518,6 +51692,11 @@ auto chunk(E const& x, int64_t count, int64_t axis = 0) {
 ///          windows at a time; then sums over the windows of each pixel, in a fixed order
 
 
+// ---- <situ/ops/cpu/conv2d_few_weights.hpp>
+/// The gradient of the weights of a convolution with few channels and outputs for each group on the CPU: of every channel with a kernel of its own, for the
+/// most part.
+
+
 // ---- <situ/ops/cpu/conv2d_weights.hpp>
 /// The gradient of a convolution's weights on the CPU, from images whose channels lie beside each other.
 ///
@@ -51753,6 +51932,218 @@ struct WindowRunsKernel {
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
+/// The weights between one channel and one output: sums over a band of rows, from padded copies of both. The vectors of windows of six rows at a time meet
+/// the lines that these read.
+template <class T>
+struct FewWeights {
+  static constexpr int together = FewOutputs<T>::together;
+  static constexpr int64_t vector = FewOutputs<T>::vector;
+  T const* image;         ///< the padded copy
+  int64_t const* places;  ///< in it, of a window's columns
+  T const* gradients;     ///< [rows, pitch], zeros behind the windows
+  T* sums;                ///< [kernel rows, kernel columns, vector]
+  int64_t kernel_rows, kernel_columns;
+  int64_t windows, rows, pitch;
+  int64_t step_kernel, step_row;  ///< in the copy
+
+  static int64_t pitch_of(int64_t windows) { return (windows + vector - 1) / vector * vector; }
+};
+
+template <class T>
+struct FewWeightsBody {
+  using Arguments = FewWeights<T>;
+
+  template <class Isa>
+  SITU_INLINE static int run(Arguments const* arguments) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
+    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    else bands<Isa, lanes>(*arguments);
+    return 0;
+  }
+
+ private:
+  template <class Isa, int N>
+  SITU_INLINE static void bands(Arguments const& arguments) {
+    Arguments const a = arguments;
+    constexpr std::make_integer_sequence<int, Arguments::together> all{};
+    constexpr std::make_integer_sequence<int, 1> one{};
+    int64_t row = 0;
+    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
+    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
+  }
+  template <class Isa, int N, int... R>
+  SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
+    using Mask = pack<signed_of_bytes<sizeof(T)>, N, Isa>;
+    T const *image = a.image + row * a.step_row, *gradients = a.gradients + row * a.pitch;
+    int64_t window = 0;
+    for (; window + N <= a.windows; window += N) tile<Isa, N, false>(a, image + window, gradients + window, Mask(0), rows);
+    if (window == a.windows) return;
+    // What lies behind the windows may be infinite.
+    Mask kept(0);
+    for (int k = 0; k < N; ++k) kept.set(k, window + k < a.windows ? -1 : 0);
+    tile<Isa, N, true>(a, image + window, gradients + window, kept, rows);
+  }
+  template <class Isa, int N, bool Masked, class Mask, int... R>
+  SITU_INLINE static void tile(Arguments const& a, T const* image, T const* gradients, Mask const& kept, std::integer_sequence<int, R...>) {
+    using P = pack<T, N, Isa>;
+    using V = typename P::vector;
+    constexpr int count = sizeof...(R);
+    constexpr int64_t vector = Arguments::vector;
+    V g[count];
+    (__builtin_memcpy(&g[R], gradients + R * a.pitch, sizeof(V)), ...);
+    int64_t const step = a.step_kernel, columns = a.kernel_columns;
+    // Whether windows of a row read what those of the row before read, one line or two lines on.
+    int const apart = a.step_row == step ? 1 : a.step_row == 2 * step ? 2 : 0;
+    T* sums = a.sums;
+    int64_t left = a.kernel_rows;
+    if (apart > 0) {
+      for (; left >= 3; left -= 3, image += 3 * step, sums += 3 * columns * vector) {
+        for (int64_t k = 0; k < columns; ++k) {
+          V w[3];
+          T* const to = sums + k * vector;
+          for (int r = 0; r < 3; ++r) __builtin_memcpy(&w[r], to + r * columns * vector, sizeof(V));
+          if (apart == 1) three<Masked, P, 1>(w, g, kept, image + a.places[k], step, std::make_integer_sequence<int, count + 2>{});
+          else three<Masked, P, 2>(w, g, kept, image + a.places[k], step, std::make_integer_sequence<int, 2 * count + 1>{});
+          for (int r = 0; r < 3; ++r) __builtin_memcpy(to + r * columns * vector, &w[r], sizeof(V));
+        }
+      }
+    }
+    for (; left > 0; --left, image += step, sums += columns * vector) {
+      for (int64_t k = 0; k < columns; ++k) {
+        V w;
+        T* const to = sums + k * vector;
+        __builtin_memcpy(&w, to, sizeof(V));
+        T const* const line = image + a.places[k];
+        (add_line<Masked, P>(w, g[R], kept, line + R * a.step_row), ...);
+        __builtin_memcpy(to, &w, sizeof(V));
+      }
+    }
+  }
+  template <bool Masked, class P, class Mask, class V>
+  SITU_INLINE static void load(V& x, Mask const& kept, T const* from) {
+    if constexpr (Masked) x = bitcast<T>(bitcast<typename Mask::value_type>(P::load(from)) & kept).v;
+    else __builtin_memcpy(&x, from, sizeof(V));
+  }
+  /// Line L of those that the rows read, which begin Apart lines behind each other, is row L - R * Apart of the kernel for row R.
+  template <bool Masked, class P, int Apart, class V, class Mask, int Rows, int... L>
+  SITU_INLINE static void three(V (&w)[3], V const (&g)[Rows], Mask const& kept, T const* from, int64_t step, std::integer_sequence<int, L...>) {
+    (of_line<Masked, P, Apart, L>(w, g, kept, from + L * step), ...);
+  }
+  template <bool Masked, class P, int Apart, int L, class V, class Mask, int Rows>
+  SITU_INLINE static void of_line(V (&w)[3], V const (&g)[Rows], Mask const& kept, T const* from) {
+    V x;
+    load<Masked, P>(x, kept, from);
+    for_kernel_row<P, Apart, L, 0>(w, g, x);
+    for_kernel_row<P, Apart, L, 1>(w, g, x);
+    for_kernel_row<P, Apart, L, 2>(w, g, x);
+  }
+  template <class P, int Apart, int L, int K, class V, int Rows>
+  SITU_INLINE static void for_kernel_row(V (&w)[3], V const (&g)[Rows], V const& x) {
+    if constexpr (L >= K && (L - K) % Apart == 0 && (L - K) / Apart < Rows) add_product<typename P::isa_type, T>(w[K], g[(L - K) / Apart], x);
+  }
+  template <bool Masked, class P, class V, class Mask>
+  SITU_INLINE static void add_line(V& w, V const& g, Mask const& kept, T const* from) {
+    V x;
+    load<Masked, P>(x, kept, from);
+    add_product<typename P::isa_type, T>(w, g, x);
+  }
+};
+
+/// Writes `rows` rows of windows, `step` apart, as FewWeights takes them. May write a register's worth behind them.
+template <class T>
+struct WindowRowsBody {
+  template <class Isa>
+  SITU_INLINE static int run(T* to, T const* from, int64_t windows, int64_t step, int64_t rows, T const* end) {
+    int64_t const pitch = FewWeights<T>::pitch_of(windows);
+    for (; rows > 0; --rows, to += pitch, from += windows * step) copy_shifted<Isa, Isa::bytes / static_cast<int>(sizeof(T))>(to, from, step, 0, windows, pitch, end);
+    return 0;
+  }
+};
+
+/// Items are groups x parts of the images. For T that is computed in itself.
+template <class T>
+struct FewWeightsKernel {
+  PixelMatrix<T> pixels;  ///< of the first image and group
+  int64_t step_image;
+  WindowGradients<T> gradients;
+  T const* end;  ///< behind the last gradient
+  int64_t images, groups, channels, outputs, parts;
+  T* result;  ///< [parts, groups * outputs, channels, kernel height, kernel width]
+
+  static bool suits(int64_t channels, int64_t outputs) { return channels <= FewOutputs<T>::most && outputs <= FewOutputs<T>::most; }
+
+  void operator()(int64_t first, int64_t last) const {
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    constexpr int64_t vector = FewWeights<T>::vector;
+    PaddedLine const line(x, vector);
+    int64_t const rows = few_rows<T>(pixels.windows, channels), reach = (y.kernel - 1) * y.dilation + 1, size = y.kernel * x.kernel, pitch = FewWeights<T>::pitch_of(x.windows);
+    int64_t const room = channels * ((rows - 1) * y.stride + reach) * line.size() + vector, copied = outputs * rows * pitch + vector, places = outputs * channels * size * vector;
+    PackingBuffer const buffer((room + copied + places) * static_cast<int64_t>(sizeof(T)) + x.kernel * static_cast<int64_t>(sizeof(int64_t)));
+    if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
+    auto* const memory = static_cast<T*>(buffer.get());
+    T *const copy = memory + room, *const sums = copy + copied;
+    auto* const columns = reinterpret_cast<int64_t*>(sums + places);
+    for (int64_t k = 0; k < x.kernel; ++k) columns[k] = line.place(x, k);
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const part = item % parts, group = item / parts, behind = images * (part + 1) / parts;
+      for (int64_t k = 0; k < places; ++k) sums[k] = T(0);
+      for (int64_t image = images * part / parts; image < behind; ++image) {
+        PixelMatrix<T> one = pixels;
+        one.image += image * step_image + group * channels * pixels.step_c;
+        T const* const from = gradients.data + image * gradients.step_image + group * outputs * gradients.step_output;
+        for (int64_t begin = 0; begin < y.windows; begin += rows) {
+          int64_t const some = y.windows - begin < rows ? y.windows - begin : rows, lines = (some - 1) * y.stride + reach;
+          dispatch<PadBody<T>>(const_cast<PixelMatrix<T> const*>(&one), memory, channels, begin * y.stride, lines);
+          for (int64_t o = 0; o < outputs; ++o) {
+            dispatch<WindowRowsBody<T>>(copy, from + o * gradients.step_output + begin * x.windows * gradients.step_window, x.windows, gradients.step_window, some, end);
+            for (int64_t c = 0; c < channels; ++c) {
+              FewWeights<T> const a{memory + c * lines * line.size(), columns, copy, sums + (o * channels + c) * size * vector, y.kernel, x.kernel, x.windows, some, pitch,
+                                    y.dilation * line.size(), y.stride * line.size()};
+              dispatch<FewWeightsBody<T>>(&a);
+            }
+          }
+        }
+      }
+      T* const to = result + (part * groups + group) * outputs * channels * size;
+      for (int64_t k = 0; k < outputs * channels * size; ++k) {
+        T four[4] = {};  // chains
+        for (int64_t l = 0; l < vector; l += 4) {
+          for (int64_t m = 0; m < 4; ++m) four[m] += sums[k * vector + l + m];
+        }
+        to[k] = (four[0] + four[1]) + (four[2] + four[3]);
+      }
+    }
+  }
+
+ private:
+  /// Sum by sum.
+  SITU_NOINLINE void without_memory(int64_t first, int64_t last) const {
+    WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
+    int64_t const size = y.kernel * x.kernel, windows = y.windows * x.windows;
+    for (int64_t item = first; item < last; ++item) {
+      int64_t const part = item % parts, group = item / parts, begin = images * part / parts, behind = images * (part + 1) / parts;
+      for (int64_t place = 0; place < outputs * channels * size; ++place) {
+        int64_t const o = group * outputs + place / size / channels, c = group * channels + place / size % channels, ky = place % size / x.kernel, kx = place % x.kernel;
+        T sum = T(0);
+        for (int64_t k = begin * windows; k < behind * windows; ++k) {
+          int64_t const image = k / windows, window = k % windows;
+          int64_t const row = y.start(window / x.windows) + ky * y.dilation, column = x.start(window % x.windows) + kx * x.dilation;
+          if (row < 0 || row >= y.extent || column < 0 || column >= x.extent) continue;
+          sum += gradients.data[image * gradients.step_image + o * gradients.step_output + window * gradients.step_window] *
+                 pixels.image[image * step_image + c * pixels.step_c + row * pixels.step_y + column * pixels.step_x];
+        }
+        result[(part * groups + group) * outputs * channels * size + place] = sum;
+      }
+    }
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
 /// The pixels of images [first, ...) as the matrix [windows of all images, channels * kernel height * kernel width].
 template <class T>
 struct TransposedPixels {
@@ -51825,80 +52216,19 @@ SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
   }
 }
 
-/// One channel convolved with a kernel of its own: adds to sums[ky, kx] what one image and the gradients of its windows, `step` apart, give.
-template <class T>
-struct ChannelWeightsBody {
-  template <class Isa>
-  SITU_INLINE static int run(PixelMatrix<T> const* matrix_, T const* gradients, int64_t step, T* sums) {
-    PixelMatrix<T> const m = *matrix_;
-    WindowAxis const y = m.windows.y, x = m.windows.x;
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    using P = pack<T, lanes, Isa>;
-    bool const in_packs = step == 1 && x.stride == 1 && m.step_x == 1;
-    for (int64_t k = 0; k < y.kernel * x.kernel; ++k) {
-      int64_t const ky = k / x.kernel, at = k % x.kernel * x.dilation - x.padding;  // of window 0
-      int64_t const low = at < 0 ? (-at + x.stride - 1) / x.stride : 0;
-      int64_t high = x.extent > at ? (x.extent - at + x.stride - 1) / x.stride : 0;
-      if (high > x.windows) high = x.windows;
-      P total(T(0));
-      pack<T, 4, Isa> rest_of_packs(T(0));
-      T rest = T(0);
-      for (int64_t row = 0; row < y.windows; ++row) {
-        int64_t const line = y.start(row) + ky * y.dilation;
-        if (line < 0 || line >= y.extent) continue;
-        T const* const from = m.image + line * m.step_y + at * m.step_x;
-        T const* const g = gradients + row * x.windows * step;
-        int64_t j = low;
-        if (in_packs) {
-          for (; j + lanes <= high; j += lanes) add_product<Isa, T>(total.v, P::load(g + j).v, P::load(from + j).v);
-          j = for_each_rest<lanes / 2>(Rest<Isa>{g, from, &rest_of_packs}, j, high);
-        }
-        for (; j < high; ++j) rest += g[j * step] * from[j * x.stride * m.step_x];
-      }
-      for (int l = 0; l < lanes; ++l) rest += total[l];
-      for (int l = 0; l < 4; ++l) rest += rest_of_packs[l];
-      sums[k] += rest;
-    }
-    return 0;
-  }
+/// The lower or the upper half of a pack, with a zero behind each element.
+template <bool Upper, class C, int N, class Isa>
+SITU_INLINE pack<C, N, Isa> between_zeros(pack<C, N, Isa> const& a) {
+  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
+  pack<C, N, Isa> const zero(C(0));
+  constexpr int k = Upper ? N / 2 : 0;
+  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 2));
+  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 4, k + 1, 4));
+  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 8, k + 1, 8, k + 2, 8, k + 3, 8));
+  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 16, k + 1, 16, k + 2, 16, k + 3, 16, k + 4, 16, k + 5, 16, k + 6, 16, k + 7, 16));
+}
 
- private:
-  template <class Isa>
-  struct Rest {
-    T const *a, *b;
-    pack<T, 4, Isa>* sum;
-    template <int N>
-    SITU_INLINE void run(int64_t j) const {
-      for (int l = 0; l < N; l += 4) *sum = *sum + pack<T, 4, Isa>::load(a + j + l) * pack<T, 4, Isa>::load(b + j + l);
-    }
-  };
-};
-
-/// Items are channels, each with a kernel of its own.
-template <class T>
-struct ChannelWeightsKernel {
-  PixelMatrix<T> pixels;  ///< of the first image and channel
-  int64_t step_image;
-  WindowGradients<T> gradients;
-  int64_t images;
-  T* result;  ///< [channels, kernel height, kernel width]
-
-  void operator()(int64_t first, int64_t last) const {
-    int64_t const size = pixels.windows.y.kernel * pixels.windows.x.kernel;
-    for (int64_t channel = first; channel < last; ++channel) {
-      T* const sums = result + channel * size;
-      for (int64_t k = 0; k < size; ++k) sums[k] = T(0);
-      for (int64_t image = 0; image < images; ++image) {
-        PixelMatrix<T> one = pixels;
-        one.image += image * step_image + channel * pixels.step_c;
-        dispatch<ChannelWeightsBody<T>>(const_cast<PixelMatrix<T> const*>(&one), gradients.data + image * gradients.step_image + channel * gradients.step_output,
-                                        gradients.step_window, sums);
-      }
-    }
-  }
-};
-
-/// to[j * stride] += from[j], for packs where stride is 1.
+/// to[j * stride] += from[j], in packs where stride is 1 or 2.
 template <class T>
 struct AddRowBody {
   template <class Isa>
@@ -51911,8 +52241,15 @@ struct AddRowBody {
         sum.store(to + j);
       }
       j = for_each_rest<lanes / 2>(Rest<Isa>{to, from}, j, count);
+    } else if (stride == 2) {
+      for (; j + lanes < count; j += lanes) {  // the element behind the last one is written, too
+        using P = pack<T, lanes, Isa>;
+        P const row = P::load(from + j);
+        (P::load(to + 2 * j) + between_zeros<false>(row)).store(to + 2 * j);
+        (P::load(to + 2 * j + lanes) + between_zeros<true>(row)).store(to + 2 * j + lanes);
+      }
     }
-    for (; j < count; ++j) to[j * stride] += from[j];
+    for (T* at = to + j * stride; j < count; ++j, at += stride) *at += from[j];
     return 0;
   }
 
@@ -52029,11 +52366,17 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   kernel.pixels.is_matrix = probe.is_pointwise();
   kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if (plan.channels == 1 && plan.outputs == 1) {
-    int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, cost = plan.images * plan.windows.outputs() * size;
-    auto result = Tensor<T, D>::uninitialized({1, groups, size}, "conv2d");
-    cpu::ChannelWeightsKernel<T> const each{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, plan.images, result.data()};
-    device_traits<D>::launch(each, groups, (int64_t{1} << 17) / (cost < (1 << 17) ? cost + 1 : 1 << 17) + 1);
+  if (cpu::FewWeightsKernel<T>::suits(plan.channels, plan.outputs)) {
+    Windows const& w = plan.windows;
+    // What is copied counts as much as four multiplications with it.
+    int64_t const one = (plan.outputs * plan.channels + 4) * w.y.kernel * w.x.kernel * w.outputs();
+    int64_t parts = groups < 32 ? 32 / groups : 1;  // the same for any number of threads, and worth adding up
+    if (parts > plan.images * one / (1 << 18) + 1) parts = plan.images * one / (1 << 18) + 1;
+    if (parts > plan.images) parts = plan.images;
+    auto result = Tensor<T, D>::uninitialized({parts, groups * plan.outputs, plan.channels, w.y.kernel, w.x.kernel}, "conv2d");
+    cpu::FewWeightsKernel<T> const few{kernel.pixels.matrix, kernel.pixels.step_image, kernel.gradients, g.data() + from.extent().last + 1, plan.images, groups, plan.channels,
+                                       plan.outputs, parts, result.data()};
+    device_traits<D>::launch(few, groups * parts, cpu::convolution_grain(plan.images / parts * one));
     return result;
   }
   if (!kernel.pixels.is_matrix && cpu::WindowRunsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
@@ -52082,8 +52425,9 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   bool const fits = plan.windows.y.stride == 1 && plan.windows.x.stride == 1 && c.pixels.windows.x.padding >= 0 && c.pixels.windows.y.padding >= 0;
   c.step_image = at == 1 ? from.strides[0] : 0;
   c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
-  bool const alone = plan.channels == 1 && plan.outputs == 1;
-  if (fits && (alone || cpu::DirectConvolution<T>::suits(c))) {
+  bool const few = plan.channels <= cpu::FewOutputs<T>::most;
+  bool const as_product = c.is_pointwise() || c.depth() > cpu::DirectConvolution<T>::most_product_depth;
+  if (fits && (few ? plan.outputs <= cpu::FewOutputs<T>::most : as_product || cpu::DirectConvolution<T>::suits(c))) {
     Shape const& s = w.shape();
     Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
     Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();

@@ -102,16 +102,18 @@ void add_row_bias(Product<T> const& product, product_t<T>* tile, int64_t stride,
   dispatch<RowBiasBody<T>>(product.bias + i, tile, stride, rows, columns);
 }
 
-/// Convolution as a product.
+/// Convolution as a product. Items are images x groups x parts of the outputs x blocks of windows.
 template <class T>
 struct ConvolutionKernel {
   Convolution<T> convolution;
+  int64_t row_items = 1, rows = convolution.outputs;  ///< parts, and the outputs of one
 
   void operator()(int64_t first, int64_t last) const {
     Convolution<T> const& c = convolution;
     int64_t const windows = c.pixels.windows.outputs(), depth = c.depth();
     for (int64_t item = first; item < last; ++item) {
-      int64_t const column = item % c.column_items * c.columns, group = item / c.column_items % c.groups, image = item / c.column_items / c.groups;
+      int64_t const part = item / c.column_items, row = part % row_items, group = part / row_items % c.groups, image = part / row_items / c.groups;
+      int64_t const column = item % c.column_items * c.columns;
       PixelMatrix<T> pixels = c.pixels;
       pixels.image += image * c.step_image + group * c.channels * pixels.step_c;
       Product<T> product{c.outputs, windows, depth, c.weights + group * c.outputs * depth, depth, 1, nullptr, 0, 0, nullptr, windows, 1};
@@ -126,7 +128,7 @@ struct ConvolutionKernel {
         product.bias = c.bias + group * c.outputs;
         product.finish = &add_row_bias<T>;
       }
-      multiply(product, 0, c.outputs, column, column + c.columns < windows ? column + c.columns : windows);
+      multiply(product, row * rows, row + 1 < row_items ? (row + 1) * rows : c.outputs, column, column + c.columns < windows ? column + c.columns : windows);
     }
   }
 };
@@ -156,16 +158,21 @@ void run_convolution(Convolution<T>& c, int64_t images) {
     int64_t const work = c.outputs * kernel.rows * c.pixels.windows.x.windows * c.depth();
     return device_traits<D>::launch(kernel, images * c.groups * kernel.bands, convolution_grain(work));
   }
-  // The cut does not depend on the number of threads: enough items for many, each worth packing the weights for.
+  // Blocks of windows for many threads, each worth packing the weights for.
   c.columns = windows;
   if (images * c.groups < 32) {
-    int64_t const part = (windows + 31) / 32;
-    c.columns = part < 768 ? 768 : (part + 95) / 96 * 96;
-    if (c.columns > windows) c.columns = windows;
+    int64_t const part = (windows + 31) / 32, blocks = windows / (part < 768 ? 768 : part);
+    if (blocks > 1) c.columns = ((windows + blocks - 1) / blocks + 95) / 96 * 96;
   }
   c.column_items = (windows + c.columns - 1) / c.columns;
-  int64_t const work = c.outputs * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
-  device_traits<D>::launch(ConvolutionKernel<T>{c}, images * c.groups * c.column_items, convolution_grain(work));
+  ConvolutionKernel<T> kernel{c};
+  // Where threads would go without, parts of the outputs, each worth gathering the pixels for. An output is the same sum in any part.
+  int64_t const items = images * c.groups * c.column_items, threads = num_threads(), most = c.outputs / 64;
+  for (int64_t parts = 1; parts <= most && items * kernel.row_items % threads != 0 && items * kernel.row_items < 4 * threads; ++parts) kernel.row_items = parts;
+  kernel.rows = (c.outputs / kernel.row_items + 7) / 8 * 8;
+  kernel.row_items = (c.outputs + kernel.rows - 1) / kernel.rows;
+  int64_t const work = kernel.rows * c.columns * (c.depth() < (1 << 16) ? c.depth() + 1 : 1 << 16);
+  device_traits<D>::launch(kernel, items * kernel.row_items, convolution_grain(work));
 }
 
 }  // namespace detail::cpu

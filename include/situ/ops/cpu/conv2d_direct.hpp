@@ -128,6 +128,7 @@ struct DirectConvolution {
   static constexpr int64_t most_depth = 2304;  ///< from where on a product is as fast
   static constexpr int64_t most_strided_depth = 160, most_strided_outputs = 64;  ///< and, of narrow images and windows with strides, with both
   static constexpr int64_t most_product_depth = 1280, least_product_outputs = 128;  ///< and of many windows and outputs
+  static constexpr int64_t least_pointwise_depth = 128;  ///< from where on a product is faster of windows that are one pixel
   static constexpr int64_t most_weights = int64_t{1} << 20;              ///< that are packed at once
   static constexpr int64_t band_bytes = 128 << 10;  ///< of the padded copy, about
   C const* image;         ///< the padded copy of the rows that are needed
@@ -145,7 +146,7 @@ struct DirectConvolution {
   }
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
-    if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights) return false;
+    if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights || (c.is_pointwise() && c.depth() >= least_pointwise_depth)) return false;
     bool const flat = is_flat(c), strided = y.stride != 1 || x.stride != 1;
     int64_t most = most_depth;
     if (flat && strided && c.outputs > most_strided_outputs) most = most_strided_depth;

@@ -297,7 +297,8 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   c.step_image = at == 1 ? from.strides[0] : 0;
   c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
   bool const few = plan.channels <= cpu::FewOutputs<T>::most;
-  if (fits && (few ? plan.outputs <= cpu::FewOutputs<T>::most : cpu::DirectConvolution<T>::suits(c))) {
+  bool const as_product = c.is_pointwise() || c.depth() > cpu::DirectConvolution<T>::most_product_depth;
+  if (fits && (few ? plan.outputs <= cpu::FewOutputs<T>::most : as_product || cpu::DirectConvolution<T>::suits(c))) {
     Shape const& s = w.shape();
     Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
     Tensor<T, D> const kernels = split.transpose(1, 2).flip(3).flip(4).contiguous();
