@@ -31,6 +31,13 @@ Case const cases[] = {
     {{1, 2, 9, 9}, {2, 2, 2, 3}, {1, 3}, 2, 2, 1, true, 139.55957260000025, -18.986728920000004, 2.390500000000001},
     {{3, 5, 4, 4}, {2, 5, 1, 1}, 1, 0, 1, 1, true, -871.8888636599997, 3.596797589999987, 3.9217000000000004},
     {{4, 4, 3, 3}, {4, 4, 2, 2}, 1, 3, 1, 1, false, -1971.1901402399997, -38.29015822000002, 0},
+    // few channels and outputs for each group
+    {{2, 6, 9, 17}, {6, 1, 3, 3}, 1, 1, 1, 6, true, 48125.90812661998, 688.2580784799998, 65.8397},
+    {{1, 4, 11, 7}, {8, 1, 5, 3}, {2, 1}, 2, 1, 4, false, 1708.9811893799988, -582.8692290399999, 0},
+    {{2, 4, 14, 20}, {4, 2, 3, 3}, 2, 1, 1, 2, true, -35350.544313560014, -1883.8851628799996, 6.0661999999999985},
+    {{1, 3, 8, 40}, {2, 3, 4, 3}, 1, {2, 1}, 1, 1, false, -49406.35009284, -272.46687000000014, 0},
+    {{1, 2, 15, 35}, {2, 1, 3, 3}, 1, 3, 3, 2, false, 10888.236264429996, -247.8747988099999, 0},
+    {{2, 2, 13, 9}, {2, 1, 3, 2}, 3, {1, 0}, 1, 2, false, 382.36367468000043, -8.00729248999999, 0},
 };
 
 template <class T, class D>
@@ -101,6 +108,20 @@ TEST_CASE("a single image, a constant, a formula, nothing") {
                            "conv2d: weights of shape [2, 3, 2, 2] do not fit images of shape [1, 2, 4, 4] in 1 group: 3 != 2 channels") == "");
 }
 
+TEST_CASE("what is not finite is in the gradients of those weights that meet it") {
+  double const inf = std::numeric_limits<double>::infinity();
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (int64_t width : {6, 19, 35}) {  // the last pixel is met by the last column of the kernel only
+      Tensor<float> image = ones({1, 2, 5, width});
+      image.slice(3, width - 1, width) = full({1, 2, 5, 1}, static_cast<float>(inf));
+      Variable<float> const w(ones({2, 1, 3, 3}));
+      sum(conv2d(image, w, {.groups = 2})).backward();
+      float const row = static_cast<float>(3 * (width - 2)), all = static_cast<float>(inf);
+      CHECK(w.grad().to_vector() == std::vector<float>{row, row, all, row, row, all, row, row, all, row, row, all, row, row, all, row, row, all});
+    }
+  });
+}
+
 TEST_CASE("larger convolutions: several parts, blocks and threads give what one thread gives") {
   struct Large {
     Shape x, w;
@@ -109,7 +130,7 @@ TEST_CASE("larger convolutions: several parts, blocks and threads give what one 
   };
   for (Large const& l : {Large{{40, 3, 17, 19}, {16, 3, 3, 3}, 1, 1, 1}, Large{{2, 70, 12, 13}, {34, 35, 3, 3}, 2, 1, 2},
                          Large{{1, 4, 90, 300}, {8, 4, 5, 5}, 1, 2, 1}, Large{{9, 96, 7, 7}, {10, 96, 3, 3}, 1, 1, 1}, Large{{5, 40, 11, 10}, {24, 40, 1, 1}, 1, 0, 1}, Large{{3, 6, 9, 41}, {6, 1, 3, 5}, 1, {1, 2}, 6},
-                         Large{{3, 6, 9, 41}, {6, 1, 3, 2}, 2, 1, 6}}) {
+                         Large{{3, 6, 9, 41}, {6, 1, 3, 2}, 2, 1, 6}, Large{{5, 4, 70, 130}, {4, 1, 3, 3}, 1, 1, 4}, Large{{2, 160, 12, 12}, {160, 160, 3, 3}, 1, 1, 1}}) {
     auto const run = [&]<class T>(std::type_identity<T>) {
       auto const x = leaf<T>(l.x, layout::contiguous, 1), w = leaf<T>(l.w, layout::contiguous, 2);
       auto const y = conv2d(x, w, {.stride = l.stride, .padding = l.padding, .groups = l.groups});

@@ -91,6 +91,12 @@ Case const cases[] = {
     {{1, 260, 6, 20}, {4, 260, 3, 3}, 1, 1, 1, 1, true},
     {{2, 40, 9, 11}, {260, 20, 3, 3}, 1, 1, 1, 2, true},
     {{1, 130, 5, 6}, {128, 130, 3, 3}, {1, 2}, 1, 1, 1, false},
+    {{1, 3, 15, 7}, {3, 1, 3, 3}, 1, 1, 1, 3, true},
+    {{2, 2, 14, 17}, {6, 1, 7, 7}, 1, 3, 1, 2, true},
+    {{1, 2, 9, 37}, {2, 1, 3, 3}, {1, 4}, 1, 2, 2, false},
+    {{1, 4, 21, 25}, {4, 2, 5, 3}, {3, 2}, {0, 2}, {1, 2}, 2, true},
+    {{1, 9, 8, 33}, {2, 9, 3, 3}, 2, 1, 1, 1, true},
+    {{1, 1, 70, 110}, {2, 1, 3, 3}, 1, 1, 1, 1, true},
 };
 
 template <class T>
@@ -153,6 +159,15 @@ TEST_CASE("conv2d does not depend on the number of threads, and takes images wit
   set_num_threads(before);
   CHECK(one.to_vector() == three.to_vector());
   CHECK(Tensor<float>(conv2d(x[1], w, {.padding = 1})).to_vector() == Tensor<float>(one[1]).to_vector());
+  // One image whose outputs threads share, and one channel whose rows they do.
+  Tensor<float> const deep = randn({1, 144, 12, 12}, generator), many = randn({200, 144, 3, 3}, generator), wide = randn({1, 1, 150, 120}, generator), few = randn({3, 1, 3, 3}, generator);
+  auto const values = [&](int threads) {
+    set_num_threads(threads);
+    return std::pair(conv2d(deep, many, {.padding = 1}).to_vector(), conv2d(wide, few, {.padding = 1}).to_vector());
+  };
+  auto const alone = values(1);
+  for (int threads : {2, 3, 5}) CHECK(values(threads) == alone);
+  set_num_threads(before);
 }
 
 TEST_CASE("conv2d of nothing is nothing, or zeros") {

@@ -275,6 +275,10 @@ TEST_CASE("a bad index is named, with its place") {
   shape_says([&] { scatter(x, 0, wrong, zeros({1, 3})); }, "scatter: src of shape [1, 3] has too few elements for the index of shape [2, 3]: an element for each index is needed");
   shape_says([&] { one_hot(wrong, -1); }, "one_hot: -1 classes were asked for; there are 0 or more");
   CHECK(equal(x, zeros({5, 3})));
+  Tensor<float> const nothing = zeros({0, 3});
+  Tensor<int64_t> const some = zeros<int64_t>({2, 3});
+  index_says([&] { gather(nothing.flip(1), 0, some); }, "gather: index 0 at [0, 0] is out of range for axis 0 of shape [0, 3]: it has no elements");
+  index_says([&] { scatter_add(nothing, 0, some, ones({2, 3})); }, "scatter_add: index 0 at [0, 0] is out of range for axis 0 of shape [0, 3]: it has no elements");
 }
 
 TEST_CASE("the first bad index is named for any number of threads") {

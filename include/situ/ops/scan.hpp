@@ -40,8 +40,9 @@ auto scan(E const& e, int64_t axis) {
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis.
-/// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
-///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result. Neighbours whose sum leaves the
+/// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by what all groups of
+///           neighbours up to it are off, each by up to a few units in the last place of the sum of its magnitudes: of n numbers around zero that grows
+///           as the square root of n, as the running sum itself. A NaN is in every later result. Neighbours whose sum leaves the
 ///           range of their type make a result infinite or NaN, also where what stands in front of them would bring it back.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
 ///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.

@@ -391,13 +391,15 @@ struct SelectRowsKernel {
 namespace detail {
 
 template <class D, class Word, class Ix>
-void launch_gather(cpu_kernels, GatherProgram<Word, Ix> const& program) {
+void launch_gather(cpu_kernels, GatherProgram<Word, Ix> program) {
+  if (!program.from) program.from = program.out;  // nothing is read where there is nothing, but places are computed
   device_traits<D>::launch(cpu::GatherKernel<Word, Ix>{program}, program.space.count(), cpu::index_grain);
 }
 
 template <class D, class Join, class Ix>
-void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
+void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> program) {
   using Kernel = cpu::ScatterKernel<Join, Ix>;
+  if (!program.to) program.to = const_cast<typename Join::value_type*>(program.from);  // nothing is written where there is nothing, but places are computed
   auto const& space = program.space;
   int const inner = space.rank - 1;
   int64_t const count = space.count(), outer = space.sizes[0], columns = space.sizes[inner];
