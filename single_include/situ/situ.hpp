@@ -31072,6 +31072,102 @@ inline ConvolutionPlan plan_convolution(Shape const& x, Shape const& w, Shape co
 /// Direct convolution on the CPU: sums of shifted rows of a padded copy of the image.
 
 
+// ---- <situ/ops/cpu/padded_lines.hpp>
+/// Lines of images with their padding, arranged so that windows that follow each other read elements that do. For convolutions and pools on the CPU.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Lanes Offset, Offset + 2, Offset + 4, … of two packs.
+template <int Offset, class P, int... K>
+SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K...>) {
+#if defined(__clang__)
+  return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
+#else
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(2 * K + Offset)...}));
+#endif
+}
+template <class P>
+SITU_INLINE P even_lanes(P const& a, P const& b) {
+  return every_second<0>(a, b, std::make_integer_sequence<int, P::lanes>{});
+}
+/// The lower or the upper half of a₀ b₀ a₁ b₁ ….
+template <int Upper, class P, int... K>
+SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K...>) {
+  constexpr int N = static_cast<int>(sizeof...(K));
+#if defined(__clang__)
+  return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
+#else
+  using Ix = signed_of_size<typename P::value_type>;
+  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
+  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
+#endif
+}
+
+/// Elements [0, width) of a line that begins at `corner`, which may lie outside of the image, with `step` between them: those in [low, high), and `fill` for
+/// the others. In packs of N, which may write behind the last one.
+template <class Isa, int N, class T, class C>
+SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end, C fill = C(0)) {
+  using P = pack<C, N, Isa>;
+  P const others = keep_order(P(fill));  // g++ would call memset
+  int64_t k = 0;
+  for (; k < low; k += N) others.store(to + k);
+  k = low;
+  if (step == 1) {
+    for (; k < high && end - (corner + k) >= N; k += N) P(load_lanes<T, N, Isa>(corner + k)).store(to + k);
+  } else if (step == 2) {
+    for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
+      P const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
+      even_lanes(first, second).store(to + k);
+    }
+  } else if (step == 4) {
+    for (; k < high && end - (corner + 4 * k) >= 4 * N; k += N) {
+      T const* const from = corner + 4 * k;
+      P const a = load_lanes<T, N, Isa>(from), b = load_lanes<T, N, Isa>(from + N), c = load_lanes<T, N, Isa>(from + 2 * N), d = load_lanes<T, N, Isa>(from + 3 * N);
+      even_lanes(even_lanes(a, b), even_lanes(c, d)).store(to + k);
+    }
+  }
+  for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
+  for (k = high; k < width; k += N) others.store(to + k);
+}
+
+/// How a line of an image lies in a padded copy: where windows have a stride of 2 the elements with even and those with odd numbers lie apart, where it is
+/// larger those that each column of the kernel reads.
+struct PaddedLine {
+  int64_t copies, pitch;  ///< parts, and the elements of one
+
+  /// Parts begin with whole vectors, and not so that many lie in the same places of a cache; one vector, or of few windows half of one, can be read from any column.
+  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride) {
+    int64_t const most = x.windows > vector ? x.windows : x.windows > vector / 2 ? vector : vector / 2;
+    pitch = (most + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector - 1) / vector * vector;
+    if (pitch % (8 * vector) == 0) pitch += vector;
+  }
+  int64_t size() const { return copies * pitch; }
+  /// Where window 0 finds the element for column kx of the kernel.
+  int64_t place(WindowAxis const& x, int64_t kx) const {
+    if (x.stride > 2) return kx * pitch;
+    return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
+  }
+
+  /// A part begins with pixel `shift`; its elements [low, high) lie inside of the image.
+  struct Part {
+    int64_t shift, low, high;
+  };
+  SITU_INLINE Part part(WindowAxis const& x, int64_t k) const {
+    Part p{(x.stride > 2 ? k * x.dilation : k) - x.padding, 0, 0};
+    p.low = p.shift < 0 ? (-p.shift - 1) / x.stride + 1 : 0, p.high = p.shift < x.extent ? (x.extent - p.shift - 1) / x.stride + 1 : 0;
+    if (p.high > pitch) p.high = pitch;
+    if (p.low > p.high) p.low = p.high;
+    return p;
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
@@ -31124,61 +31220,6 @@ struct Convolution {
         }
       }
     }
-  }
-};
-
-/// The elements with even numbers of two packs that follow each other. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
-template <class C, int N, class Isa>
-SITU_INLINE pack<C, N, Isa> even_lanes(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2));
-  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6));
-  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14));
-  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-}
-
-/// Elements [0, width) of a line that begins at `corner`, which may lie outside of the image, with `step` between them: those in [low, high), and zeros.
-/// In packs of N, which may write behind the last one.
-template <class Isa, int N, class T, class C>
-SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end) {
-  pack<C, N, Isa> const zero = keep_order(pack<C, N, Isa>(C(0)));  // g++ would call memset
-  int64_t k = 0;
-  for (; k < low; k += N) zero.store(to + k);
-  k = low;
-  if (step == 1) {
-    for (; k < high && end - (corner + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(corner + k)).store(to + k);
-  } else if (step == 2) {
-    for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
-      pack<C, N, Isa> const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
-      even_lanes(first, second).store(to + k);
-    }
-  } else if (step == 4) {
-    for (; k < high && end - (corner + 4 * k) >= 4 * N; k += N) {
-      T const* const from = corner + 4 * k;
-      pack<C, N, Isa> const a = load_lanes<T, N, Isa>(from), b = load_lanes<T, N, Isa>(from + N), c = load_lanes<T, N, Isa>(from + 2 * N), d = load_lanes<T, N, Isa>(from + 3 * N);
-      even_lanes(even_lanes(a, b), even_lanes(c, d)).store(to + k);
-    }
-  }
-  for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
-  for (k = high; k < width; k += N) zero.store(to + k);
-}
-
-/// How a line of an image lies in a padded copy, so that windows that follow each other read elements that do: where they have a stride of 2 the elements with
-/// even and those with odd numbers lie apart, where it is larger those that each column of the kernel reads.
-struct PaddedLine {
-  int64_t copies, pitch;  ///< parts, and the elements of one
-
-  /// Parts begin with whole vectors, and not so that many lie in the same places of a cache; one vector, or of few windows half of one, can be read from any column.
-  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride) {
-    int64_t const most = x.windows > vector ? x.windows : x.windows > vector / 2 ? vector : vector / 2;
-    pitch = (most + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector - 1) / vector * vector;
-    if (pitch % (8 * vector) == 0) pitch += vector;
-  }
-  int64_t size() const { return copies * pitch; }
-  /// Where window 0 finds the element for column kx of the kernel.
-  int64_t place(WindowAxis const& x, int64_t kx) const {
-    if (x.stride > 2) return kx * pitch;
-    return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
   }
 };
 
@@ -31252,29 +31293,19 @@ struct PadBody {
     PixelMatrix<T> const m = *matrix_;
     WindowAxis const y = m.windows.y, x = m.windows.x;
     PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
-    Part const parts[2] = {Part(x, line, 0), Part(x, line, 1)};
+    PaddedLine::Part const parts[2] = {line.part(x, 0), line.part(x, 1)};
     for (int64_t channel = 0; channel < channels; ++channel) {
       for (int64_t r = 0; r < rows; ++r) {
         int64_t const row = first + r - y.padding;
         bool const inside = row >= 0 && row < y.extent;
         T const* const from = m.image + channel * m.step_c + row * m.step_y;
         for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
-          Part const part = k < 2 ? parts[k] : Part(x, line, k);
+          PaddedLine::Part const part = k < 2 ? parts[k] : line.part(x, k);
           copy_shifted<Isa, N>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
         }
       }
     }
   }
-  /// A part of a line begins with pixel `shift`; its elements [low, high) lie inside of the image.
-  struct Part {
-    int64_t shift, low, high;
-    SITU_INLINE Part(WindowAxis const& x, PaddedLine const& line, int64_t k) {
-      shift = (x.stride > 2 ? k * x.dilation : k) - x.padding;
-      low = shift < 0 ? (-shift - 1) / x.stride + 1 : 0, high = shift < x.extent ? (x.extent - shift - 1) / x.stride + 1 : 0;
-      if (high > line.pitch) high = line.pitch;
-      if (low > high) low = high;
-    }
-  };
 };
 
 /// Writes the copy for each column of the kernel: for every channel and column, and for every line that windows begin with before they begin with the
@@ -33280,13 +33311,15 @@ struct SelectRowsKernel {
 namespace detail {
 
 template <class D, class Word, class Ix>
-void launch_gather(cpu_kernels, GatherProgram<Word, Ix> const& program) {
+void launch_gather(cpu_kernels, GatherProgram<Word, Ix> program) {
+  if (!program.from) program.from = program.out;  // nothing is read where there is nothing, but places are computed
   device_traits<D>::launch(cpu::GatherKernel<Word, Ix>{program}, program.space.count(), cpu::index_grain);
 }
 
 template <class D, class Join, class Ix>
-void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> const& program) {
+void launch_scatter(cpu_kernels, ScatterProgram<Join, Ix> program) {
   using Kernel = cpu::ScatterKernel<Join, Ix>;
+  if (!program.to) program.to = const_cast<typename Join::value_type*>(program.from);  // nothing is written where there is nothing, but places are computed
   auto const& space = program.space;
   int const inner = space.rank - 1;
   int64_t const count = space.count(), outer = space.sizes[0], columns = space.sizes[inner];
@@ -39079,23 +39112,11 @@ struct PoolPlan {
 
 namespace cpu {
 
-/// Lanes Offset, Offset + 2, Offset + 4, … of two packs.
-template <int Offset, class P, int... K>
-SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K...>) {
-#if defined(__clang__)
-  return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
-#else
-  using Ix = signed_of_size<typename P::value_type>;
-  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(2 * K + Offset)...}));
-#endif
-}
-
 /// Elements 0, Stride, 2 Stride, … as a pack; reads up to Stride packs.
 template <int Stride, class P, class C>
 SITU_INLINE P strided_lanes(C const* from) {
   if constexpr (Stride == 1) return P::load(from);
-  else return every_second<0>(P::load(from), P::load(from + P::lanes), std::make_integer_sequence<int, P::lanes>{});
+  else return even_lanes(P::load(from), P::load(from + P::lanes));
 }
 
 /// to[i] = combine(a[i], b[i]), and so on for `rows` rows, `step` apart from b on; in whole packs.
@@ -39144,6 +39165,35 @@ struct PoolColumnsBody {
         std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
       }
     }
+  }
+};
+
+/// The same for a stride of 3 or more where nothing counts: what each column of the windows reads is put together in `parts` first. `from` is the image's first
+/// element.
+template <class Pooling, class T>
+struct PoolPartsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C* parts, C const* from, WindowAxis const& x) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    for (int64_t k = 0; k < line.copies; ++k) {
+      PaddedLine::Part const part = line.part(x, k);
+      copy_shifted<Isa, lanes>(parts + k * line.pitch, from + part.shift, x.stride, part.low, part.high, line.pitch, from + x.extent, Pooling::template least<C>());
+    }
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      P value = P::load(parts + j);
+      for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
+      if (j + lanes <= x.windows) {
+        store_lanes<T, lanes, Isa>(value, to + j);
+      } else {
+        T some[lanes];
+        store_lanes<T, lanes, Isa>(value, some);
+        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
+      }
+    }
+    return 0;
   }
 };
 
@@ -39221,11 +39271,14 @@ struct PoolKernel {
     bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
+    PaddedLine const line(x, longest_pack);
+    bool const by_parts = !Pooling::counts && !by_packs && plan.pads_rows() && x.windows >= 4 && line.copies <= (16 * x.extent + 1024) / line.pitch;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
-    int64_t const all = row_size + padded + columns_padded;
+    int64_t const all = row_size + padded + columns_padded + parts_size;
     Scratch const block(all <= fixed_elements ? 0 : all * static_cast<int64_t>(sizeof(C)));
     C* const buffer = all <= fixed_elements ? fixed : reinterpret_cast<C*>(block.get());
     C* const row = buffer + before;
@@ -39259,6 +39312,12 @@ struct PoolKernel {
       if (by_packs) {
         dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
+      }
+      if constexpr (!Pooling::counts) {
+        if (by_parts) {
+          dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), x);
+          continue;
+        }
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;
@@ -41096,8 +41155,9 @@ auto scan(E const& e, int64_t axis) {
 /// Dtype     floating types stay as they are; integers and bools give int64, which wraps.
 /// Device    runs where x lives; enqueued, not waited for.
 /// Throws    AxisError when x has no such axis.
-/// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by a few
-///           units in the last place of the sum of magnitudes of those neighbours. A NaN is in every later result. Neighbours whose sum leaves the
+/// Special   floats are added in double, but for up to 16 neighbours, which are added in float: a result is off by its rounding and by what all groups of
+///           neighbours up to it are off, each by up to a few units in the last place of the sum of its magnitudes: of n numbers around zero that grows
+///           as the square root of n, as the running sum itself. A NaN is in every later result. Neighbours whose sum leaves the
 ///           range of their type make a result infinite or NaN, also where what stands in front of them would bring it back.
 /// Cost      reads x once and writes y once, on the CPU with one thread and on any device where an axis is short or the others are many;
 ///           else x is read twice, on the CPU in part only, and the second time from a cache. The results are the same from run to run, and for any number of threads.
@@ -52216,18 +52276,6 @@ SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
   }
 }
 
-/// The lower or the upper half of a pack, with a zero behind each element.
-template <bool Upper, class C, int N, class Isa>
-SITU_INLINE pack<C, N, Isa> between_zeros(pack<C, N, Isa> const& a) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  pack<C, N, Isa> const zero(C(0));
-  constexpr int k = Upper ? N / 2 : 0;
-  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 2));
-  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 4, k + 1, 4));
-  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 8, k + 1, 8, k + 2, 8, k + 3, 8));
-  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 16, k + 1, 16, k + 2, 16, k + 3, 16, k + 4, 16, k + 5, 16, k + 6, 16, k + 7, 16));
-}
-
 /// to[j * stride] += from[j], in packs where stride is 1 or 2.
 template <class T>
 struct AddRowBody {
@@ -52244,9 +52292,10 @@ struct AddRowBody {
     } else if (stride == 2) {
       for (; j + lanes < count; j += lanes) {  // the element behind the last one is written, too
         using P = pack<T, lanes, Isa>;
-        P const row = P::load(from + j);
-        (P::load(to + 2 * j) + between_zeros<false>(row)).store(to + 2 * j);
-        (P::load(to + 2 * j + lanes) + between_zeros<true>(row)).store(to + 2 * j + lanes);
+        constexpr std::make_integer_sequence<int, lanes> steps{};
+        P const row = P::load(from + j), zero(T(0));
+        (P::load(to + 2 * j) + interleaved<0>(row, zero, steps)).store(to + 2 * j);
+        (P::load(to + 2 * j + lanes) + interleaved<1>(row, zero, steps)).store(to + 2 * j + lanes);
       }
     }
     for (T* at = to + j * stride; j < count; ++j, at += stride) *at += from[j];
@@ -54117,24 +54166,12 @@ void solve(A const&, B const&) = delete;
 // ---- <situ/ops/cpu/pool2d_gradient.hpp>
 /// The gradients of pooling on the CPU, plane by plane. Sums of 16-bit floats are made in float.
 ///
-/// Each element gathers from the windows that it belongs to: rows of gradients, and of the places of the largest elements, with room around them.
+/// Of means, each element gathers from the windows that it belongs to: rows of gradients with room around them. Of the largest elements, the places are found
+/// again, for a vector of windows at a time, from padded lines.
 
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-
-/// The lower or the upper half of a₀ b₀ a₁ b₁ ….
-template <int Upper, class P, int... K>
-SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K...>) {
-  constexpr int N = static_cast<int>(sizeof...(K));
-#if defined(__clang__)
-  return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
-#else
-  using Ix = signed_of_size<typename P::value_type>;
-  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
-#endif
-}
 
 /// Windows of 2 x 2 that lie side by side, of pairs of rows behind each other: their gradients go to the first of the largest elements.
 template <class C>
@@ -54220,73 +54257,36 @@ template <class C>
 struct PoolGatherPlan {
   static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
   WindowAxis y, x;
-  int64_t before, step;      ///< of a row of windows
-  int64_t image_step;        ///< of a row of the image with its padding
+  int64_t before, step;  ///< of a row of windows
 
   PoolGatherPlan(WindowAxis const& rows, WindowAxis const& columns) : y(rows), x(columns) {
     int64_t const reach = (x.kernel - 1) * x.dilation + 1, most = x.extent / x.stride + 1 > x.windows ? x.extent / x.stride + 1 : x.windows;
     before = reach;
     step = before + most + x.padding + reach + 2 * longest_pack;
-    image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  /// Places in windows are counted in C. Windows that are few beside the image are read one by one.
+  /// Windows that are few beside the image are written one by one.
   static bool takes(PoolPlan const& plan) {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
-           16 * y.windows * x.windows >= y.extent * x.extent;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && 16 * y.windows * x.windows >= y.extent * x.extent;
   }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
-  int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };
 
-/// For a row of windows: which of a window's elements is the largest, counted by rows; the first that stands in the image, and less than 0 where none does, are
-/// in `begin`.
+/// A row of the image: the sum of the gradients of its windows.
 template <class C>
-struct PoolLargestBody {
-  template <class Isa>
-  SITU_INLINE static int run(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
-    if (plan.x.stride == 1) strided<Isa, 1>(chosen, image, begin, first, last, plan);
-    else strided<Isa, 2>(chosen, image, begin, first, last, plan);
-    return 0;
-  }
-
- private:
-  template <class Isa, int Stride>
-  SITU_INLINE static void strided(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, lanes, Isa>;
-    WindowAxis const& x = plan.x;
-    for (int64_t j = 0; j < x.windows; j += lanes) {
-      P most(max_pooling::least<C>()), at = P::load(begin + j) + P(static_cast<C>(first * x.kernel));
-      C const* row = image + Stride * j;
-      for (int64_t u = first; u < last; ++u, row += plan.y.dilation * plan.image_step) {
-        for (int64_t v = 0; v < x.kernel; ++v) {
-          P const value = strided_lanes<Stride, P>(row + v * x.dilation);
-          auto const larger = (value > most) | math::isnan(value);
-          most = select(larger, value, most);
-          at = select(larger, P(static_cast<C>(u * x.kernel + v)), at);
-        }
-      }
-      at.store(chosen + j);
-    }
-  }
-};
-
-/// A row of the image: the sum of the gradients of its windows, where Largest of those that have chosen the element.
-template <class C, bool Largest>
 struct PoolGatherBody {
-  /// `gradients` and `chosen` are those of row 0, column 0 of the windows.
+  /// `gradients` are those of row 0, column 0 of the windows.
   template <class Isa>
-  SITU_INLINE static int run(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
-    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, chosen, row, plan);
-    else strided<Isa, 2>(to, gradients, chosen, row, plan);
+  SITU_INLINE static int run(C* to, C const* gradients, int64_t row, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, row, plan);
+    else strided<Isa, 2>(to, gradients, row, plan);
     return 0;
   }
 
  private:
   /// For columns Stride m + Phase.
   template <class P, int Stride, int Phase>
-  SITU_INLINE static P sum(C const* gradients, C const* chosen, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
+  SITU_INLINE static P sum(C const* gradients, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
     P result(C(0));
     WindowAxis const &y = plan.y, &x = plan.x;
     for (int64_t u = y.kernel - 1; u >= 0; --u) {  // windows in their order
@@ -54297,32 +54297,94 @@ struct PoolGatherBody {
         if constexpr (Stride == 2) {
           if (shift & 1) continue;
         }
-        int64_t const at = i * plan.step + m + (Stride == 2 ? shift >> 1 : shift);
-        P const g = P::load(gradients + at);
-        if constexpr (Largest) result = result + select(P::load(chosen + at) == P(static_cast<C>(u * x.kernel + v)), g, P(C(0)));
-        else result = result + g;
+        result = result + P::load(gradients + i * plan.step + m + (Stride == 2 ? shift >> 1 : shift));
       }
     }
     return result;
   }
   template <class Isa, int Stride>
-  SITU_INLINE static void strided(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+  SITU_INLINE static void strided(C* to, C const* gradients, int64_t row, PoolGatherPlan<C> const& plan) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C)), some = Stride * lanes;
     using P = pack<C, lanes, Isa>;
     for (int64_t k = 0; k < plan.x.extent; k += some) {
       C last[some];
       C* const at = k + some <= plan.x.extent ? to + k : last;
-      P const even = sum<P, Stride, 0>(gradients, chosen, row, k / Stride, plan);
+      P const even = sum<P, Stride, 0>(gradients, row, k / Stride, plan);
       if constexpr (Stride == 1) {
         even.store(at);
       } else {
         constexpr std::make_integer_sequence<int, lanes> steps{};
-        P const odd = sum<P, Stride, 1>(gradients, chosen, row, k / Stride, plan);
+        P const odd = sum<P, Stride, 1>(gradients, row, k / Stride, plan);
         interleaved<0>(even, odd, steps).store(at);
         interleaved<1>(even, odd, steps).store(at + lanes);
       }
       if (at == last) std::memcpy(to + k, last, static_cast<std::size_t>(plan.x.extent - k) * sizeof(C));
     }
+  }
+};
+
+/// A plane with its padding around it, which is less than all elements.
+template <class C>
+struct PoolLinesBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* plane, C const* end, WindowAxis const& y, WindowAxis const& x, int64_t lines) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    PaddedLine::Part const parts[2] = {line.part(x, 0), line.part(x, 1)};
+    for (int64_t r = 0; r < lines; ++r) {
+      int64_t const row = r - y.padding;
+      bool const inside = row >= 0 && row < y.extent;
+      for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
+        PaddedLine::Part const part = k < 2 ? parts[k] : line.part(x, k);
+        copy_shifted<Isa, lanes>(to, plane + row * x.extent + part.shift, x.stride, inside ? part.low : 0, inside ? part.high : 0, line.pitch, end, max_pooling::least<C>());
+      }
+    }
+    return 0;
+  }
+};
+
+/// What stands in for some elements each of several lanes, of padded lines: those of a row of windows, or of the columns of one.
+template <class C>
+struct PoolLanes {
+  using Ix = signed_of_size<C>;
+  static constexpr Ix none = std::numeric_limits<Ix>::min() / 2;
+  C const* line;          ///< of the first row that is in the image
+  int64_t step;           ///< to the next one
+  int64_t const* places;  ///< of columns, in a line
+  Ix const* begin;        ///< the first column in the image, or `none`
+  int64_t rows, columns, count;
+  Ix first, down, across;  ///< what the first row, the next one and the next column add to a place in the plane
+};
+
+/// Where the largest of each lane's elements is in the plane, the first of them or the last NaN, seen from the window's corner; what `begin` says where no element
+/// is larger than the least, less than 0 for none.
+template <class C>
+struct PoolLargestBody {
+  using Ix = signed_of_size<C>;
+  template <class Isa>
+  SITU_INLINE static int run(Ix* chosen, PoolLanes<C> const* lanes_) {
+    PoolLanes<C> const a = *lanes_;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    using Places = pack<Ix, lanes, Isa>;
+    for (int64_t j = 0; j < a.count; j += lanes) {
+      P const infinity(std::numeric_limits<C>::infinity());
+      P most = -infinity;  // infinite behind a NaN: then only another one is not below or equal
+      Places at = Places::load(a.begin + j) + Places(a.first);
+      C const* line = a.line + j;
+      Ix row = a.first;
+      for (int64_t u = 0; u < a.rows; ++u, line += a.step, row = static_cast<Ix>(row + a.down)) {
+        Ix place = row;
+        for (int64_t v = 0; v < a.columns; ++v, place = static_cast<Ix>(place + a.across)) {
+          P const value = P::load(line + a.places[v]);
+          auto const not_larger = value <= most;
+          most = select(not_larger, most, select(value <= infinity, value, infinity));
+          at = select(not_larger, at, Places(place));
+        }
+      }
+      at.store(chosen + j);
+    }
+    return 0;
   }
 };
 
@@ -54371,6 +54433,7 @@ struct MaxPoolPickKernel {
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
   using C = compute_t<T>;
+  static constexpr int64_t most_places = int64_t{1} << 29;
   BoundTree<Operands, TreeBytes> bound;  ///< of the first row of the first plane; contiguous inputs, into C
   PoolPlan plan;
   T const* gradients;  ///< [planes, windows]
@@ -54382,7 +54445,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
-    if (!in_fours && PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
+    if (!in_fours && by_lines(first, last)) return;
     PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -54404,43 +54467,80 @@ struct MaxPoolGradientKernel {
   }
 
  private:
-  /// By packs; false where there is no memory for it.
-  bool gather(int64_t first, int64_t last) const {
+  /// Many windows at a time, or many columns of one; false where there is no memory for it.
+  bool by_lines(int64_t first, int64_t last) const {
+    using Ix = signed_of_size<C>;
+    constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    PoolGatherPlan<C> const shape(y, x);
-    int64_t const windows_size = shape.windows_size(), image_size = shape.image_size(), all = 2 * windows_size + image_size + shape.step;
-    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
-    C* const buffer = static_cast<C*>(memory.get());
-    if (!buffer) return false;
-    C *const chosen = buffer + shape.before, *const g = chosen + windows_size, *const image = buffer + 2 * windows_size, *const begin = image + image_size;
-    for (int64_t k = 0; k < all; ++k) buffer[k] = k < windows_size ? C(-1) : k < 2 * windows_size ? C(0) : max_pooling::least<C>();
+    bool const few = x.windows < 4 && x.kernel > 3 && x.dilation == 1;  // windows of a row: lanes are the columns of one
+    if (!plan.pads_rows() || y.padding > y.extent + 64) return false;
+    WindowAxis const columns = few ? WindowAxis{x.extent, (x.windows - 1) * x.stride + x.kernel, 1, 1, x.padding, 1} : x;
+    PaddedLine const line(columns, vector);
+    int64_t const size = y.extent * x.extent, lines = (y.windows - 1) * y.stride + (y.kernel - 1) * y.dilation + 1;
+    // A copy that is far larger than the plane does not pay; places are counted in 31 bits.
+    if (line.copies > (16 * size + 65536) / (lines * line.pitch) || lines > most_places / (4 * x.extent + 256)) return false;
+    int64_t const room = lines * line.size() + vector;
+    int64_t const lanes = few ? x.kernel : x.windows, padded = (lanes + vector - 1) / vector * vector, begins = few ? x.windows : 1;
+    PackingBuffer const memory((room + (1 + begins) * padded + (direct ? 0 : size)) * static_cast<int64_t>(sizeof(C)) + columns.kernel * static_cast<int64_t>(sizeof(int64_t)));
+    if (!memory.get()) return false;
+    auto* const places = static_cast<int64_t*>(memory.get());
+    C *const copy = reinterpret_cast<C*>(places + columns.kernel), *const plane_buffer = copy + room;
+    Ix *const chosen = reinterpret_cast<Ix*>(plane_buffer + (direct ? 0 : size)), *const begin = chosen + padded;
+    for (int64_t v = 0; v < columns.kernel; ++v) places[v] = line.place(columns, v);
+    for (int64_t k = 0; k < begins * padded; ++k) begin[k] = PoolLanes<C>::none;
     for (int64_t j = 0; j < x.windows; ++j) {
       int64_t left, right;
       plan.x.range(j, left, right);
-      begin[j] = left < right ? static_cast<C>((left - x.start(j)) / x.dilation) : -static_cast<C>(y.kernel * x.kernel);
+      if (left >= right) continue;
+      if (!few) begin[j] = static_cast<Ix>(left - x.start(j));
+      else for (int64_t column = left; column < right; ++column) begin[j * padded + column - x.start(j)] = 0;
     }
+    PoolLanes<C> a{nullptr, y.dilation * line.size(), places, begin, 0, columns.kernel, lanes, 0, static_cast<Ix>(y.dilation * x.extent), static_cast<Ix>(x.dilation)};
+    C const* const behind = direct ? static_cast<C const*>(bound.data[1]) + plan.planes * size : plane_buffer + size;
     for (int64_t plane = first; plane < last; ++plane) {
-      for (int64_t row = 0; row < y.extent; ++row) {
-        int64_t const offset = (plane * y.extent + row) * x.extent;
-        C* const to = image + row * shape.image_step + x.padding;
-        if (direct) std::memcpy(to, static_cast<C const*>(bound.data[1]) + offset, static_cast<std::size_t>(x.extent) * sizeof(C));
-        else read(to, offset, x.extent);
-      }
-      T const* from = gradients + plane * y.windows * x.windows;
-      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+      C const* const image = read(plane_buffer, plane * size, size);
+      dispatch<PoolLinesBody<C>>(copy, image, behind, y, columns, lines);
+      C* const to = result + plane * size;
+      T const* g = gradients + plane * y.windows * x.windows;
+      for (int64_t k = 0; k < size; ++k) to[k] = C(0);
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
         int64_t top, bottom;
         plan.y.range(i, top, bottom);
-        C *const places = chosen + i * shape.step, *const values = g + i * shape.step;
-        for (int64_t j = 0; j < x.windows; ++j) values[j] = static_cast<C>(from[j]);
-        int64_t const skipped = (top - y.start(i)) / y.dilation, rows = top < bottom ? (bottom - top + y.dilation - 1) / y.dilation : 0;
-        dispatch<PoolLargestBody<C>>(places, image + top * shape.image_step, begin, skipped, skipped + rows, shape);
-        for (int64_t j = x.windows; j < x.windows + shape.longest_pack; ++j) places[j] = C(-1);
-        if (rows == 0) for (int64_t j = 0; j < x.windows; ++j) places[j] = C(-1);
+        if (top >= bottom) continue;
+        int64_t const corner = y.start(i) * x.extent + x.start(0), skipped = top - y.start(i);
+        a.rows = (bottom - top + y.dilation - 1) / y.dilation, a.first = static_cast<Ix>(skipped * x.extent);
+        C const* const from = copy + (i * y.stride + skipped) * line.size();
+        if (!few) {
+          a.line = from;
+          dispatch<PoolLargestBody<C>>(chosen, const_cast<PoolLanes<C> const*>(&a));
+          for (int64_t j = 0; j < x.windows; ++j) {
+            if (SITU_LIKELY(chosen[j] >= 0)) to[corner + j * x.stride + chosen[j]] += static_cast<C>(g[j]);
+          }
+        } else {
+          for (int64_t j = 0; j < x.windows; ++j) {
+            a.line = from + j * x.stride, a.begin = begin + j * padded;
+            dispatch<PoolLargestBody<C>>(chosen, const_cast<PoolLanes<C> const*>(&a));
+            int64_t const place = first_of_largest(image + corner + j * x.stride, chosen, lanes);
+            if (place >= 0) to[corner + j * x.stride + place] += static_cast<C>(g[j]);
+          }
+        }
       }
-      C* const to = result + plane * y.extent * x.extent;
-      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, true>>(to + row * x.extent, g, chosen, row, shape);
     }
     return true;
+  }
+  /// Of a place in every column, where there is one: that of the largest element, the first there is or the last NaN.
+  static int64_t first_of_largest(C const* image, signed_of_size<C> const* rows, int64_t columns) {
+    int64_t place = -1;
+    C most{};
+    for (int64_t k = 0; k < columns; ++k) {
+      int64_t const at = rows[k] + k;
+      if (rows[k] < 0) continue;
+      C const value = image[at];
+      bool const undefined = math::isnan(value), was = math::isnan(most);
+      if (place >= 0 && !(undefined ? !was || at > place : value > most || (value == most && at < place))) continue;
+      place = at, most = value;
+    }
+    return place;
   }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
@@ -54525,7 +54625,7 @@ struct MeanPoolGradientKernel {
         for (int64_t j = 0; j < x.windows; ++j) shares[i * shape.step + j] = static_cast<C>(from[j]) / (rows * columns[j]);
       }
       C* const to = result + plane * y.extent * x.extent;
-      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, false>>(to + row * x.extent, shares, shares, row, shape);
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C>>(to + row * x.extent, shares, row, shape);
     }
     return true;
   }

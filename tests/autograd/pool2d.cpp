@@ -33,6 +33,8 @@ Case const cases[] = {
     {"max 3 by twos", {1, 5, 36}, [](V const& x) -> V { return max_pool2d(x, 3, {.stride = 2, .padding = 1}); }},
     {"avg 3 by ones, by twos", {1, 4, 35}, [](V const& x) -> V { return avg_pool2d(x, 3, {.stride = {2, 1}, .padding = 1}); }},
     {"max with dilation and ceil", {1, 1, 7, 8}, [](V const& x) -> V { return max_pool2d(x, 2, {.stride = 3, .dilation = 2, .ceil_mode = true}); }},
+    {"max 4 by threes", {1, 9, 41}, [](V const& x) -> V { return max_pool2d(x, 4, {.stride = 3, .padding = 1}); }},
+    {"max 5 of few windows", {2, 5, 10}, [](V const& x) -> V { return max_pool2d(x, 5, {.stride = 4, .padding = 2, .ceil_mode = true}); }},
     {"max of a formula", {1, 2, 4, 34}, [](V const& x) -> V { return max_pool2d(square(x) + x, 2); }},
     {"max of a broadcast formula", {1, 2, 4, 4}, [](V const& x) -> V { return max_pool2d(x * x[0][0], 2); }},
     {"avg 2", {2, 2, 4, 6}, [](V const& x) -> V { return avg_pool2d(x, 2); }},
@@ -88,6 +90,33 @@ TEST_CASE("a gradient goes to the first of the largest elements, and to a NaN") 
   Variable<float> const y(wide);
   max_pool2d(y, 2).backward(Tensor<float>{{{1.f, 2.f}}, {{3.f, 4.f}}}.unsqueeze(2).expand({2, 1, 40, 2}).reshape({2, 1, 80}));
   CHECK(equal(y.grad(), x.grad().unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160})));
+}
+
+TEST_CASE("gradients of the largest of many equal elements, of NaN and infinities are PyTorch's, for windows of all kinds") {
+  struct Ties {
+    Shape shape;
+    extent2d kernel, stride, padding, dilation;
+    double checksum;  ///< Σ (i + 1) gradient[i], by PyTorch 1.13: floor(3 sample(shape, 5)) with NaN, -inf and inf put in, gradients 1, 2, 3, ...
+  };
+  double const inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    for (Ties const& c : {Ties{{2, 11, 38}, 3, 3, 0, 1, 1303580}, Ties{{2, 7, 7}, 7, 7, 0, 1, 136}, Ties{{1, 8, 17}, 8, 8, 0, 1, 38}, Ties{{1, 13, 30}, {5, 9}, {4, 5}, {2, 4}, 1, 63744},
+                          Ties{{1, 15, 41}, 3, {3, 4}, 1, 2, 481625}, Ties{{1, 9, 20}, 5, 1, 2, 1, 1501686}, Ties{{1, 4, 18}, {2, 6}, {2, 6}, 0, 1, 762}, Ties{{2, 9, 33}, 3, 2, 1, 1, 5616525}}) {
+      CAPTURE(c.shape);
+      auto values = eval(floor(sample(c.shape, 5) * 3)).to_vector();
+      values[17] = values[19] = nan, values[3] = -inf, values[4] = values[7] = inf;
+      auto const checksum = [&]<class T>(std::type_identity<T>) {
+        Variable<T> const x(eval(cast<T>(Tensor<double>(values, c.shape))));
+        Variable<T> const y = max_pool2d(x, c.kernel, {.stride = c.stride, .padding = c.padding, .dilation = c.dilation});
+        y.backward(eval(arange<T>(y.size()).reshape(y.shape()) + T(1)));
+        double total = 0, weight = 0;
+        for (T g : x.grad().to_vector()) total += ++weight * static_cast<double>(g);
+        return total;
+      };
+      CHECK(checksum(std::type_identity<double>{}) == c.checksum);
+      CHECK(checksum(std::type_identity<float>{}) == c.checksum);
+    }
+  });
 }
 
 TEST_CASE("one place of a window of more than 2^24 elements gets the gradient") {

@@ -229,6 +229,7 @@ double pooled(Tensor<double> const& plane, PoolCase const& one, int64_t i, int64
 PoolCase const pool_cases[] = {
     {2, 2, 0, 1, false, true}, {3, 1, 1, 1, false, true}, {{3, 2}, {2, 3}, {1, 0}, 1, false, false}, {2, 2, 0, 1, true, true},
     {3, 2, 1, 1, true, true},  {3, 2, 1, 1, true, false}, {1, 1, 0, 1, false, true},                {2, 1, 0, 2, false, true},
+    {3, 3, 1, 1, true, true},  {{2, 5}, {2, 4}, {1, 2}, 1, true, true}, {{2, 3}, {1, 3}, {0, 1}, 2, false, true},
     {{2, 160}, 1, {1, 80}, 1, false, true}, {{301, 1}, 1, {150, 0}, 1, false, false}, {{1, 175}, 2, {0, 87}, 1, true, true},
 };
 

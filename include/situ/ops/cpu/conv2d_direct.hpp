@@ -3,7 +3,7 @@
 
 #include <situ/core/device.hpp>
 #include <situ/ops/cpu/gemm.hpp>
-#include <situ/ops/window2d.hpp>
+#include <situ/ops/cpu/padded_lines.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
@@ -57,61 +57,6 @@ struct Convolution {
         }
       }
     }
-  }
-};
-
-/// The elements with even numbers of two packs that follow each other. The indices are written out because nvcc loses a pack expansion among the builtin's arguments.
-template <class C, int N, class Isa>
-SITU_INLINE pack<C, N, Isa> even_lanes(pack<C, N, Isa> const& a, pack<C, N, Isa> const& b) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2));
-  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6));
-  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14));
-  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-}
-
-/// Elements [0, width) of a line that begins at `corner`, which may lie outside of the image, with `step` between them: those in [low, high), and zeros.
-/// In packs of N, which may write behind the last one.
-template <class Isa, int N, class T, class C>
-SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low, int64_t high, int64_t width, T const* end) {
-  pack<C, N, Isa> const zero = keep_order(pack<C, N, Isa>(C(0)));  // g++ would call memset
-  int64_t k = 0;
-  for (; k < low; k += N) zero.store(to + k);
-  k = low;
-  if (step == 1) {
-    for (; k < high && end - (corner + k) >= N; k += N) pack<C, N, Isa>(load_lanes<T, N, Isa>(corner + k)).store(to + k);
-  } else if (step == 2) {
-    for (; k < high && end - (corner + 2 * k) >= 2 * N; k += N) {
-      pack<C, N, Isa> const first = load_lanes<T, N, Isa>(corner + 2 * k), second = load_lanes<T, N, Isa>(corner + 2 * k + N);
-      even_lanes(first, second).store(to + k);
-    }
-  } else if (step == 4) {
-    for (; k < high && end - (corner + 4 * k) >= 4 * N; k += N) {
-      T const* const from = corner + 4 * k;
-      pack<C, N, Isa> const a = load_lanes<T, N, Isa>(from), b = load_lanes<T, N, Isa>(from + N), c = load_lanes<T, N, Isa>(from + 2 * N), d = load_lanes<T, N, Isa>(from + 3 * N);
-      even_lanes(even_lanes(a, b), even_lanes(c, d)).store(to + k);
-    }
-  }
-  for (T const* from = corner + k * step; k < high; ++k, from += step) to[k] = static_cast<C>(*from);
-  for (k = high; k < width; k += N) zero.store(to + k);
-}
-
-/// How a line of an image lies in a padded copy, so that windows that follow each other read elements that do: where they have a stride of 2 the elements with
-/// even and those with odd numbers lie apart, where it is larger those that each column of the kernel reads.
-struct PaddedLine {
-  int64_t copies, pitch;  ///< parts, and the elements of one
-
-  /// Parts begin with whole vectors, and not so that many lie in the same places of a cache; one vector, or of few windows half of one, can be read from any column.
-  PaddedLine(WindowAxis const& x, int64_t vector) : copies(x.stride > 2 ? x.kernel : x.stride) {
-    int64_t const most = x.windows > vector ? x.windows : x.windows > vector / 2 ? vector : vector / 2;
-    pitch = (most + (x.stride > 2 ? 0 : (x.kernel - 1) * x.dilation / x.stride) + vector - 1) / vector * vector;
-    if (pitch % (8 * vector) == 0) pitch += vector;
-  }
-  int64_t size() const { return copies * pitch; }
-  /// Where window 0 finds the element for column kx of the kernel.
-  int64_t place(WindowAxis const& x, int64_t kx) const {
-    if (x.stride > 2) return kx * pitch;
-    return kx * x.dilation % x.stride * pitch + kx * x.dilation / x.stride;
   }
 };
 
@@ -185,29 +130,19 @@ struct PadBody {
     PixelMatrix<T> const m = *matrix_;
     WindowAxis const y = m.windows.y, x = m.windows.x;
     PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
-    Part const parts[2] = {Part(x, line, 0), Part(x, line, 1)};
+    PaddedLine::Part const parts[2] = {line.part(x, 0), line.part(x, 1)};
     for (int64_t channel = 0; channel < channels; ++channel) {
       for (int64_t r = 0; r < rows; ++r) {
         int64_t const row = first + r - y.padding;
         bool const inside = row >= 0 && row < y.extent;
         T const* const from = m.image + channel * m.step_c + row * m.step_y;
         for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
-          Part const part = k < 2 ? parts[k] : Part(x, line, k);
+          PaddedLine::Part const part = k < 2 ? parts[k] : line.part(x, k);
           copy_shifted<Isa, N>(to, from + part.shift * m.step_x, x.stride * m.step_x, inside ? part.low : 0, inside ? part.high : 0, line.pitch, m.end);
         }
       }
     }
   }
-  /// A part of a line begins with pixel `shift`; its elements [low, high) lie inside of the image.
-  struct Part {
-    int64_t shift, low, high;
-    SITU_INLINE Part(WindowAxis const& x, PaddedLine const& line, int64_t k) {
-      shift = (x.stride > 2 ? k * x.dilation : k) - x.padding;
-      low = shift < 0 ? (-shift - 1) / x.stride + 1 : 0, high = shift < x.extent ? (x.extent - shift - 1) / x.stride + 1 : 0;
-      if (high > line.pitch) high = line.pitch;
-      if (low > high) low = high;
-    }
-  };
 };
 
 /// Writes the copy for each column of the kernel: for every channel and column, and for every line that windows begin with before they begin with the

@@ -87,18 +87,6 @@ SITU_INLINE int64_t for_each_rest(F const& f, int64_t j, int64_t end) {
   }
 }
 
-/// The lower or the upper half of a pack, with a zero behind each element.
-template <bool Upper, class C, int N, class Isa>
-SITU_INLINE pack<C, N, Isa> between_zeros(pack<C, N, Isa> const& a) {
-  static_assert(N == 2 || N == 4 || N == 8 || N == 16);
-  pack<C, N, Isa> const zero(C(0));
-  constexpr int k = Upper ? N / 2 : 0;
-  if constexpr (N == 2) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 2));
-  else if constexpr (N == 4) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 4, k + 1, 4));
-  else if constexpr (N == 8) return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 8, k + 1, 8, k + 2, 8, k + 3, 8));
-  else return pack<C, N, Isa>(__builtin_shufflevector(a.v, zero.v, k, 16, k + 1, 16, k + 2, 16, k + 3, 16, k + 4, 16, k + 5, 16, k + 6, 16, k + 7, 16));
-}
-
 /// to[j * stride] += from[j], in packs where stride is 1 or 2.
 template <class T>
 struct AddRowBody {
@@ -115,9 +103,10 @@ struct AddRowBody {
     } else if (stride == 2) {
       for (; j + lanes < count; j += lanes) {  // the element behind the last one is written, too
         using P = pack<T, lanes, Isa>;
-        P const row = P::load(from + j);
-        (P::load(to + 2 * j) + between_zeros<false>(row)).store(to + 2 * j);
-        (P::load(to + 2 * j + lanes) + between_zeros<true>(row)).store(to + 2 * j + lanes);
+        constexpr std::make_integer_sequence<int, lanes> steps{};
+        P const row = P::load(from + j), zero(T(0));
+        (P::load(to + 2 * j) + interleaved<0>(row, zero, steps)).store(to + 2 * j);
+        (P::load(to + 2 * j + lanes) + interleaved<1>(row, zero, steps)).store(to + 2 * j + lanes);
       }
     }
     for (T* at = to + j * stride; j < count; ++j, at += stride) *at += from[j];

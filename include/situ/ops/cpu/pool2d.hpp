@@ -6,7 +6,7 @@
 #include <situ/device/cpu/scratch.hpp>
 #include <situ/expr/cpu/launch.hpp>
 #include <situ/expr/math.hpp>
-#include <situ/ops/window2d.hpp>
+#include <situ/ops/cpu/padded_lines.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail {
@@ -79,23 +79,11 @@ struct PoolPlan {
 
 namespace cpu {
 
-/// Lanes Offset, Offset + 2, Offset + 4, … of two packs.
-template <int Offset, class P, int... K>
-SITU_INLINE P every_second(P const& a, P const& b, std::integer_sequence<int, K...>) {
-#if defined(__clang__)
-  return P(__builtin_shufflevector(a.v, b.v, (2 * K + Offset)...));
-#else
-  using Ix = signed_of_size<typename P::value_type>;
-  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(2 * K + Offset)...}));
-#endif
-}
-
 /// Elements 0, Stride, 2 Stride, … as a pack; reads up to Stride packs.
 template <int Stride, class P, class C>
 SITU_INLINE P strided_lanes(C const* from) {
   if constexpr (Stride == 1) return P::load(from);
-  else return every_second<0>(P::load(from), P::load(from + P::lanes), std::make_integer_sequence<int, P::lanes>{});
+  else return even_lanes(P::load(from), P::load(from + P::lanes));
 }
 
 /// to[i] = combine(a[i], b[i]), and so on for `rows` rows, `step` apart from b on; in whole packs.
@@ -144,6 +132,35 @@ struct PoolColumnsBody {
         std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
       }
     }
+  }
+};
+
+/// The same for a stride of 3 or more where nothing counts: what each column of the windows reads is put together in `parts` first. `from` is the image's first
+/// element.
+template <class Pooling, class T>
+struct PoolPartsBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C* parts, C const* from, WindowAxis const& x) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    for (int64_t k = 0; k < line.copies; ++k) {
+      PaddedLine::Part const part = line.part(x, k);
+      copy_shifted<Isa, lanes>(parts + k * line.pitch, from + part.shift, x.stride, part.low, part.high, line.pitch, from + x.extent, Pooling::template least<C>());
+    }
+    for (int64_t j = 0; j < x.windows; j += lanes) {
+      P value = P::load(parts + j);
+      for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
+      if (j + lanes <= x.windows) {
+        store_lanes<T, lanes, Isa>(value, to + j);
+      } else {
+        T some[lanes];
+        store_lanes<T, lanes, Isa>(value, some);
+        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
+      }
+    }
+    return 0;
   }
 };
 
@@ -221,11 +238,14 @@ struct PoolKernel {
     bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
+    PaddedLine const line(x, longest_pack);
+    bool const by_parts = !Pooling::counts && !by_packs && plan.pads_rows() && x.windows >= 4 && line.copies <= (16 * x.extent + 1024) / line.pitch;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
     alignas(64) C fixed[fixed_elements];
-    int64_t const all = row_size + padded + columns_padded;
+    int64_t const all = row_size + padded + columns_padded + parts_size;
     Scratch const block(all <= fixed_elements ? 0 : all * static_cast<int64_t>(sizeof(C)));
     C* const buffer = all <= fixed_elements ? fixed : reinterpret_cast<C*>(block.get());
     C* const row = buffer + before;
@@ -259,6 +279,12 @@ struct PoolKernel {
       if (by_packs) {
         dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
+      }
+      if constexpr (!Pooling::counts) {
+        if (by_parts) {
+          dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), x);
+          continue;
+        }
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;

@@ -1,6 +1,7 @@
 /// The gradients of pooling on the CPU, plane by plane. Sums of 16-bit floats are made in float.
 ///
-/// Each element gathers from the windows that it belongs to: rows of gradients, and of the places of the largest elements, with room around them.
+/// Of means, each element gathers from the windows that it belongs to: rows of gradients with room around them. Of the largest elements, the places are found
+/// again, for a vector of windows at a time, from padded lines.
 #pragma once
 
 #include <situ/ops/cpu/gemm.hpp>
@@ -8,19 +9,6 @@
 
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
-
-/// The lower or the upper half of a₀ b₀ a₁ b₁ ….
-template <int Upper, class P, int... K>
-SITU_INLINE P interleaved(P const& a, P const& b, std::integer_sequence<int, K...>) {
-  constexpr int N = static_cast<int>(sizeof...(K));
-#if defined(__clang__)
-  return P(__builtin_shufflevector(a.v, b.v, (Upper * (N / 2) + K / 2 + K % 2 * N)...));
-#else
-  using Ix = signed_of_size<typename P::value_type>;
-  typedef Ix indices __attribute__((vector_size(sizeof(a.v))));
-  return P(__builtin_shuffle(a.v, b.v, indices{static_cast<Ix>(Upper * (N / 2) + K / 2 + K % 2 * N)...}));
-#endif
-}
 
 /// Windows of 2 x 2 that lie side by side, of pairs of rows behind each other: their gradients go to the first of the largest elements.
 template <class C>
@@ -106,73 +94,36 @@ template <class C>
 struct PoolGatherPlan {
   static constexpr int64_t longest_pack = 64 / static_cast<int>(sizeof(C));
   WindowAxis y, x;
-  int64_t before, step;      ///< of a row of windows
-  int64_t image_step;        ///< of a row of the image with its padding
+  int64_t before, step;  ///< of a row of windows
 
   PoolGatherPlan(WindowAxis const& rows, WindowAxis const& columns) : y(rows), x(columns) {
     int64_t const reach = (x.kernel - 1) * x.dilation + 1, most = x.extent / x.stride + 1 > x.windows ? x.extent / x.stride + 1 : x.windows;
     before = reach;
     step = before + most + x.padding + reach + 2 * longest_pack;
-    image_step = x.stride * (most + longest_pack) + reach + x.padding + x.extent % x.stride + longest_pack;
   }
-  /// Places in windows are counted in C. Windows that are few beside the image are read one by one.
+  /// Windows that are few beside the image are written one by one.
   static bool takes(PoolPlan const& plan) {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
-           16 * y.windows * x.windows >= y.extent * x.extent;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && 16 * y.windows * x.windows >= y.extent * x.extent;
   }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
-  int64_t image_size() const { return y.extent * image_step + longest_pack; }
 };
 
-/// For a row of windows: which of a window's elements is the largest, counted by rows; the first that stands in the image, and less than 0 where none does, are
-/// in `begin`.
+/// A row of the image: the sum of the gradients of its windows.
 template <class C>
-struct PoolLargestBody {
-  template <class Isa>
-  SITU_INLINE static int run(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
-    if (plan.x.stride == 1) strided<Isa, 1>(chosen, image, begin, first, last, plan);
-    else strided<Isa, 2>(chosen, image, begin, first, last, plan);
-    return 0;
-  }
-
- private:
-  template <class Isa, int Stride>
-  SITU_INLINE static void strided(C* chosen, C const* image, C const* begin, int64_t first, int64_t last, PoolGatherPlan<C> const& plan) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    using P = pack<C, lanes, Isa>;
-    WindowAxis const& x = plan.x;
-    for (int64_t j = 0; j < x.windows; j += lanes) {
-      P most(max_pooling::least<C>()), at = P::load(begin + j) + P(static_cast<C>(first * x.kernel));
-      C const* row = image + Stride * j;
-      for (int64_t u = first; u < last; ++u, row += plan.y.dilation * plan.image_step) {
-        for (int64_t v = 0; v < x.kernel; ++v) {
-          P const value = strided_lanes<Stride, P>(row + v * x.dilation);
-          auto const larger = (value > most) | math::isnan(value);
-          most = select(larger, value, most);
-          at = select(larger, P(static_cast<C>(u * x.kernel + v)), at);
-        }
-      }
-      at.store(chosen + j);
-    }
-  }
-};
-
-/// A row of the image: the sum of the gradients of its windows, where Largest of those that have chosen the element.
-template <class C, bool Largest>
 struct PoolGatherBody {
-  /// `gradients` and `chosen` are those of row 0, column 0 of the windows.
+  /// `gradients` are those of row 0, column 0 of the windows.
   template <class Isa>
-  SITU_INLINE static int run(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
-    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, chosen, row, plan);
-    else strided<Isa, 2>(to, gradients, chosen, row, plan);
+  SITU_INLINE static int run(C* to, C const* gradients, int64_t row, PoolGatherPlan<C> const& plan) {
+    if (plan.x.stride == 1) strided<Isa, 1>(to, gradients, row, plan);
+    else strided<Isa, 2>(to, gradients, row, plan);
     return 0;
   }
 
  private:
   /// For columns Stride m + Phase.
   template <class P, int Stride, int Phase>
-  SITU_INLINE static P sum(C const* gradients, C const* chosen, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
+  SITU_INLINE static P sum(C const* gradients, int64_t row, int64_t m, PoolGatherPlan<C> const& plan) {
     P result(C(0));
     WindowAxis const &y = plan.y, &x = plan.x;
     for (int64_t u = y.kernel - 1; u >= 0; --u) {  // windows in their order
@@ -183,32 +134,94 @@ struct PoolGatherBody {
         if constexpr (Stride == 2) {
           if (shift & 1) continue;
         }
-        int64_t const at = i * plan.step + m + (Stride == 2 ? shift >> 1 : shift);
-        P const g = P::load(gradients + at);
-        if constexpr (Largest) result = result + select(P::load(chosen + at) == P(static_cast<C>(u * x.kernel + v)), g, P(C(0)));
-        else result = result + g;
+        result = result + P::load(gradients + i * plan.step + m + (Stride == 2 ? shift >> 1 : shift));
       }
     }
     return result;
   }
   template <class Isa, int Stride>
-  SITU_INLINE static void strided(C* to, C const* gradients, C const* chosen, int64_t row, PoolGatherPlan<C> const& plan) {
+  SITU_INLINE static void strided(C* to, C const* gradients, int64_t row, PoolGatherPlan<C> const& plan) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C)), some = Stride * lanes;
     using P = pack<C, lanes, Isa>;
     for (int64_t k = 0; k < plan.x.extent; k += some) {
       C last[some];
       C* const at = k + some <= plan.x.extent ? to + k : last;
-      P const even = sum<P, Stride, 0>(gradients, chosen, row, k / Stride, plan);
+      P const even = sum<P, Stride, 0>(gradients, row, k / Stride, plan);
       if constexpr (Stride == 1) {
         even.store(at);
       } else {
         constexpr std::make_integer_sequence<int, lanes> steps{};
-        P const odd = sum<P, Stride, 1>(gradients, chosen, row, k / Stride, plan);
+        P const odd = sum<P, Stride, 1>(gradients, row, k / Stride, plan);
         interleaved<0>(even, odd, steps).store(at);
         interleaved<1>(even, odd, steps).store(at + lanes);
       }
       if (at == last) std::memcpy(to + k, last, static_cast<std::size_t>(plan.x.extent - k) * sizeof(C));
     }
+  }
+};
+
+/// A plane with its padding around it, which is less than all elements.
+template <class C>
+struct PoolLinesBody {
+  template <class Isa>
+  SITU_INLINE static int run(C* to, C const* plane, C const* end, WindowAxis const& y, WindowAxis const& x, int64_t lines) {
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
+    PaddedLine::Part const parts[2] = {line.part(x, 0), line.part(x, 1)};
+    for (int64_t r = 0; r < lines; ++r) {
+      int64_t const row = r - y.padding;
+      bool const inside = row >= 0 && row < y.extent;
+      for (int64_t k = 0; k < line.copies; ++k, to += line.pitch) {
+        PaddedLine::Part const part = k < 2 ? parts[k] : line.part(x, k);
+        copy_shifted<Isa, lanes>(to, plane + row * x.extent + part.shift, x.stride, inside ? part.low : 0, inside ? part.high : 0, line.pitch, end, max_pooling::least<C>());
+      }
+    }
+    return 0;
+  }
+};
+
+/// What stands in for some elements each of several lanes, of padded lines: those of a row of windows, or of the columns of one.
+template <class C>
+struct PoolLanes {
+  using Ix = signed_of_size<C>;
+  static constexpr Ix none = std::numeric_limits<Ix>::min() / 2;
+  C const* line;          ///< of the first row that is in the image
+  int64_t step;           ///< to the next one
+  int64_t const* places;  ///< of columns, in a line
+  Ix const* begin;        ///< the first column in the image, or `none`
+  int64_t rows, columns, count;
+  Ix first, down, across;  ///< what the first row, the next one and the next column add to a place in the plane
+};
+
+/// Where the largest of each lane's elements is in the plane, the first of them or the last NaN, seen from the window's corner; what `begin` says where no element
+/// is larger than the least, less than 0 for none.
+template <class C>
+struct PoolLargestBody {
+  using Ix = signed_of_size<C>;
+  template <class Isa>
+  SITU_INLINE static int run(Ix* chosen, PoolLanes<C> const* lanes_) {
+    PoolLanes<C> const a = *lanes_;
+    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, lanes, Isa>;
+    using Places = pack<Ix, lanes, Isa>;
+    for (int64_t j = 0; j < a.count; j += lanes) {
+      P const infinity(std::numeric_limits<C>::infinity());
+      P most = -infinity;  // infinite behind a NaN: then only another one is not below or equal
+      Places at = Places::load(a.begin + j) + Places(a.first);
+      C const* line = a.line + j;
+      Ix row = a.first;
+      for (int64_t u = 0; u < a.rows; ++u, line += a.step, row = static_cast<Ix>(row + a.down)) {
+        Ix place = row;
+        for (int64_t v = 0; v < a.columns; ++v, place = static_cast<Ix>(place + a.across)) {
+          P const value = P::load(line + a.places[v]);
+          auto const not_larger = value <= most;
+          most = select(not_larger, most, select(value <= infinity, value, infinity));
+          at = select(not_larger, at, Places(place));
+        }
+      }
+      at.store(chosen + j);
+    }
+    return 0;
   }
 };
 
@@ -257,6 +270,7 @@ struct MaxPoolPickKernel {
 template <class T, int Operands, int TreeBytes>
 struct MaxPoolGradientKernel {
   using C = compute_t<T>;
+  static constexpr int64_t most_places = int64_t{1} << 29;
   BoundTree<Operands, TreeBytes> bound;  ///< of the first row of the first plane; contiguous inputs, into C
   PoolPlan plan;
   T const* gradients;  ///< [planes, windows]
@@ -268,7 +282,7 @@ struct MaxPoolGradientKernel {
     int64_t const size = y.extent * x.extent, inside = 2 * y.windows * x.extent;
     bool const in_fours = std::is_same_v<T, C> && y.kernel == 2 && x.kernel == 2 && y.stride == 2 && x.stride == 2 && y.padding == 0 && x.padding == 0 &&
                           y.dilation == 1 && x.dilation == 1 && y.windows * 2 <= y.extent && x.windows * 2 <= x.extent;
-    if (!in_fours && PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
+    if (!in_fours && by_lines(first, last)) return;
     PackingBuffer const buffer(direct ? 0 : size * static_cast<int64_t>(sizeof(C)));
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -290,43 +304,80 @@ struct MaxPoolGradientKernel {
   }
 
  private:
-  /// By packs; false where there is no memory for it.
-  bool gather(int64_t first, int64_t last) const {
+  /// Many windows at a time, or many columns of one; false where there is no memory for it.
+  bool by_lines(int64_t first, int64_t last) const {
+    using Ix = signed_of_size<C>;
+    constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    PoolGatherPlan<C> const shape(y, x);
-    int64_t const windows_size = shape.windows_size(), image_size = shape.image_size(), all = 2 * windows_size + image_size + shape.step;
-    PackingBuffer const memory(all * static_cast<int64_t>(sizeof(C)));
-    C* const buffer = static_cast<C*>(memory.get());
-    if (!buffer) return false;
-    C *const chosen = buffer + shape.before, *const g = chosen + windows_size, *const image = buffer + 2 * windows_size, *const begin = image + image_size;
-    for (int64_t k = 0; k < all; ++k) buffer[k] = k < windows_size ? C(-1) : k < 2 * windows_size ? C(0) : max_pooling::least<C>();
+    bool const few = x.windows < 4 && x.kernel > 3 && x.dilation == 1;  // windows of a row: lanes are the columns of one
+    if (!plan.pads_rows() || y.padding > y.extent + 64) return false;
+    WindowAxis const columns = few ? WindowAxis{x.extent, (x.windows - 1) * x.stride + x.kernel, 1, 1, x.padding, 1} : x;
+    PaddedLine const line(columns, vector);
+    int64_t const size = y.extent * x.extent, lines = (y.windows - 1) * y.stride + (y.kernel - 1) * y.dilation + 1;
+    // A copy that is far larger than the plane does not pay; places are counted in 31 bits.
+    if (line.copies > (16 * size + 65536) / (lines * line.pitch) || lines > most_places / (4 * x.extent + 256)) return false;
+    int64_t const room = lines * line.size() + vector;
+    int64_t const lanes = few ? x.kernel : x.windows, padded = (lanes + vector - 1) / vector * vector, begins = few ? x.windows : 1;
+    PackingBuffer const memory((room + (1 + begins) * padded + (direct ? 0 : size)) * static_cast<int64_t>(sizeof(C)) + columns.kernel * static_cast<int64_t>(sizeof(int64_t)));
+    if (!memory.get()) return false;
+    auto* const places = static_cast<int64_t*>(memory.get());
+    C *const copy = reinterpret_cast<C*>(places + columns.kernel), *const plane_buffer = copy + room;
+    Ix *const chosen = reinterpret_cast<Ix*>(plane_buffer + (direct ? 0 : size)), *const begin = chosen + padded;
+    for (int64_t v = 0; v < columns.kernel; ++v) places[v] = line.place(columns, v);
+    for (int64_t k = 0; k < begins * padded; ++k) begin[k] = PoolLanes<C>::none;
     for (int64_t j = 0; j < x.windows; ++j) {
       int64_t left, right;
       plan.x.range(j, left, right);
-      begin[j] = left < right ? static_cast<C>((left - x.start(j)) / x.dilation) : -static_cast<C>(y.kernel * x.kernel);
+      if (left >= right) continue;
+      if (!few) begin[j] = static_cast<Ix>(left - x.start(j));
+      else for (int64_t column = left; column < right; ++column) begin[j * padded + column - x.start(j)] = 0;
     }
+    PoolLanes<C> a{nullptr, y.dilation * line.size(), places, begin, 0, columns.kernel, lanes, 0, static_cast<Ix>(y.dilation * x.extent), static_cast<Ix>(x.dilation)};
+    C const* const behind = direct ? static_cast<C const*>(bound.data[1]) + plan.planes * size : plane_buffer + size;
     for (int64_t plane = first; plane < last; ++plane) {
-      for (int64_t row = 0; row < y.extent; ++row) {
-        int64_t const offset = (plane * y.extent + row) * x.extent;
-        C* const to = image + row * shape.image_step + x.padding;
-        if (direct) std::memcpy(to, static_cast<C const*>(bound.data[1]) + offset, static_cast<std::size_t>(x.extent) * sizeof(C));
-        else read(to, offset, x.extent);
-      }
-      T const* from = gradients + plane * y.windows * x.windows;
-      for (int64_t i = 0; i < y.windows; ++i, from += x.windows) {
+      C const* const image = read(plane_buffer, plane * size, size);
+      dispatch<PoolLinesBody<C>>(copy, image, behind, y, columns, lines);
+      C* const to = result + plane * size;
+      T const* g = gradients + plane * y.windows * x.windows;
+      for (int64_t k = 0; k < size; ++k) to[k] = C(0);
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
         int64_t top, bottom;
         plan.y.range(i, top, bottom);
-        C *const places = chosen + i * shape.step, *const values = g + i * shape.step;
-        for (int64_t j = 0; j < x.windows; ++j) values[j] = static_cast<C>(from[j]);
-        int64_t const skipped = (top - y.start(i)) / y.dilation, rows = top < bottom ? (bottom - top + y.dilation - 1) / y.dilation : 0;
-        dispatch<PoolLargestBody<C>>(places, image + top * shape.image_step, begin, skipped, skipped + rows, shape);
-        for (int64_t j = x.windows; j < x.windows + shape.longest_pack; ++j) places[j] = C(-1);
-        if (rows == 0) for (int64_t j = 0; j < x.windows; ++j) places[j] = C(-1);
+        if (top >= bottom) continue;
+        int64_t const corner = y.start(i) * x.extent + x.start(0), skipped = top - y.start(i);
+        a.rows = (bottom - top + y.dilation - 1) / y.dilation, a.first = static_cast<Ix>(skipped * x.extent);
+        C const* const from = copy + (i * y.stride + skipped) * line.size();
+        if (!few) {
+          a.line = from;
+          dispatch<PoolLargestBody<C>>(chosen, const_cast<PoolLanes<C> const*>(&a));
+          for (int64_t j = 0; j < x.windows; ++j) {
+            if (SITU_LIKELY(chosen[j] >= 0)) to[corner + j * x.stride + chosen[j]] += static_cast<C>(g[j]);
+          }
+        } else {
+          for (int64_t j = 0; j < x.windows; ++j) {
+            a.line = from + j * x.stride, a.begin = begin + j * padded;
+            dispatch<PoolLargestBody<C>>(chosen, const_cast<PoolLanes<C> const*>(&a));
+            int64_t const place = first_of_largest(image + corner + j * x.stride, chosen, lanes);
+            if (place >= 0) to[corner + j * x.stride + place] += static_cast<C>(g[j]);
+          }
+        }
       }
-      C* const to = result + plane * y.extent * x.extent;
-      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, true>>(to + row * x.extent, g, chosen, row, shape);
     }
     return true;
+  }
+  /// Of a place in every column, where there is one: that of the largest element, the first there is or the last NaN.
+  static int64_t first_of_largest(C const* image, signed_of_size<C> const* rows, int64_t columns) {
+    int64_t place = -1;
+    C most{};
+    for (int64_t k = 0; k < columns; ++k) {
+      int64_t const at = rows[k] + k;
+      if (rows[k] < 0) continue;
+      C const value = image[at];
+      bool const undefined = math::isnan(value), was = math::isnan(most);
+      if (place >= 0 && !(undefined ? !was || at > place : value > most || (value == most && at < place))) continue;
+      place = at, most = value;
+    }
+    return place;
   }
   /// Window by window; `from` is the plane, or null where there was no memory to evaluate it.
   void scatter(C* to, C const* from, T const* g, int64_t offset) const {
@@ -411,7 +462,7 @@ struct MeanPoolGradientKernel {
         for (int64_t j = 0; j < x.windows; ++j) shares[i * shape.step + j] = static_cast<C>(from[j]) / (rows * columns[j]);
       }
       C* const to = result + plane * y.extent * x.extent;
-      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C, false>>(to + row * x.extent, shares, shares, row, shape);
+      for (int64_t row = 0; row < y.extent; ++row) dispatch<PoolGatherBody<C>>(to + row * x.extent, shares, row, shape);
     }
     return true;
   }
