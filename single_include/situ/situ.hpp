@@ -17001,7 +17001,7 @@ SITU_HOST_DEVICE inline float lgamma(float x) { return static_cast<float>(math::
 SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
+    double const pi = 3.14159265358979323846, turns = x - math::round(x);  // exact, also next to 0 and of large numbers
     if (turns == 0.0) {
       auto const bits = situ::detail::bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
       return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
@@ -17029,8 +17029,8 @@ template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log_gamma_of_positive(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
   P const one(1.0), low(1.25), far(5.5);
-  // k is 0, 1, 2, 2, 3, 4 or 5; between them lie 1/2, 5/4, 3/2, 5/2, 7/2 and 9/2.
-  P const k = select(x < low, select(x < P(0.5), P(0.0), one), at_least(round_small(x), 2.0));
+  // k is 0, 1, 2, 3, 4 or 5; between them lie 1/2, 5/4, 5/2, 7/2 and 9/2.
+  P const k = select(x < low, select(x < P(0.5), P(0.0), one), select(x < P(2.5), P(2.0), select(x < P(3.5), P(3.0), select(x < P(4.5), P(4.0), P(5.0)))));
   P const y = x - k;
   P const above = select(x < P(2.5), one, keep_order((x - one) * select(x < P(3.5), one, x - P(2.0))) * select(x < P(4.5), one, x - P(3.0)));
   P const below = select(x < P(0.5), keep_order(x + one), one) * x;
@@ -17108,7 +17108,7 @@ SITU_INLINE pack<double, N, Isa> digamma_of(pack<double, N, Isa> const& from) {
   P const one(1.0), zero(0.0), half(0.5);
   P x = from, y(0.0);
   if (any(from < half)) {
-    P const turns = from - math::floor(from + 0.5);
+    P const turns = from - math::round(from);
     P const reflection = divide(P(-3.14159265358979323846), math::tan(turns * 3.14159265358979323846));
     P const nan(std::numeric_limits<double>::quiet_NaN());
     // ∓0 and what is too small to be divided by have the poles of their sides.
@@ -17687,7 +17687,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
   if (x >= 0.5) {
     if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
   } else {
-    double const turns = x - math::floor(x + 0.5);
+    double const turns = x - math::round(x);
     if (turns == 0.0) return sign > 0 ? __builtin_inf() : math::digamma(x);
     if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
     sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));
@@ -23250,19 +23250,23 @@ struct Multiplication {
     if (is_product_type<T> && p.c_j == 1) {
       sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
       finishes = p.finish != nullptr;
-      return run_blocks(i0, i1, j0, j1, parts);
+      run_blocks(i0, i1, j0, j1, parts);
+      return;
     }
     finishes = p.finish && parts == 1;
-    if (parts == 1) return run_blocks(i0, i1, j0, j1, parts);
+    if (parts == 1) {
+      run_blocks(i0, i1, j0, j1, parts);
+      return;
+    }
     constexpr int64_t side = 1024;
     PackingBuffer const buffer(side * (j1 - j0 < side ? j1 - j0 : side) * static_cast<int64_t>(sizeof(C)));
     if (!buffer.get()) return plain(i0, i1, j0, j1);
     for (sums_i = i0; sums_i < i1; sums_i += side) {
       for (sums_j = j0; sums_j < j1; sums_j += side) {
-        int64_t const rows = i1 - sums_i < side ? i1 - sums_i : side, columns = j1 - sums_j < side ? j1 - sums_j : side;
+        int64_t const behind = i1 - sums_i < side ? i1 : sums_i + side, columns = j1 - sums_j < side ? j1 - sums_j : side;
         sums = static_cast<C*>(buffer.get()), sums_step = columns;
-        run_blocks(sums_i, sums_i + rows, sums_j, sums_j + columns, parts);
-        if (p.finish) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
+        int64_t const rows = run_blocks(sums_i, behind, sums_j, sums_j + columns, parts) - sums_i;
+        if (p.finish && rows > 0) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
         store_sums<T>(p.c + sums_i * p.c_i + sums_j * p.c_j, p.c_i, p.c_j, sums, sums_step, rows, columns);
       }
     }
@@ -23323,7 +23327,8 @@ struct Multiplication {
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
     return (all + piece - 1) / piece * ((piece + most_steps() - 1) / most_steps());
   }
-  void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
+  /// Gives how far the rows are in `sums`, where it has these: what comes behind, where there was no memory to pack, is in the result already.
+  int64_t run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
@@ -23341,7 +23346,10 @@ struct Multiplication {
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes + room : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
-      if (!a) return plain(i, i1, j0, j1);
+      if (SITU_UNLIKELY(!a)) {
+        plain(i, i1, j0, j1);
+        return i;
+      }
       C* const b = a + space_a;
       block.a_i = p.a_i, block.a_k = p.a_k, block.b_k = p.b_k;
       block.b_rest = b;
@@ -23374,6 +23382,7 @@ struct Multiplication {
       }
     }
     finishes = finishing;
+    return i1;
   }
 };
 
@@ -31134,6 +31143,13 @@ SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low,
   for (k = high; k < width; k += N) others.store(to + k);
 }
 
+/// Whether what windows read along an axis is not much more than the image or the result: padded copies of lines are made of such only, and their sizes do not
+/// overflow.
+inline bool reads_closely(WindowAxis const& a) {
+  double const reach = static_cast<double>(a.kernel - 1) * static_cast<double>(a.dilation) + 1, most = static_cast<double>(a.extent > a.windows ? a.extent : a.windows);
+  return reach <= most + 16 && static_cast<double>(a.stride) <= 2 * reach + 8;
+}
+
 /// How a line of an image lies in a padded copy: where windows have a stride of 2 the elements with even and those with odd numbers lie apart, where it is
 /// larger those that each column of the kernel reads.
 struct PaddedLine {
@@ -31255,6 +31271,7 @@ struct DirectConvolution {
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights || (c.is_pointwise() && c.depth() >= least_pointwise_depth)) return false;
+    if (!reads_closely(y) || !reads_closely(x)) return false;
     bool const flat = is_flat(c), strided = y.stride != 1 || x.stride != 1;
     int64_t most = most_depth;
     if (flat && strided && c.outputs > most_strided_outputs) most = most_strided_depth;
@@ -31571,7 +31588,7 @@ struct FewOutputs {
   int64_t windows, rows;
   int64_t step_channel, step_kernel, step_row;  ///< in the copy
 
-  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && (c.channels == 1 || !c.is_pointwise()); }
+  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && reads_closely(c.pixels.windows.y) && reads_closely(c.pixels.windows.x) && (c.channels == 1 || !c.is_pointwise()); }
 };
 
 template <class T>
@@ -31582,7 +31599,7 @@ struct FewOutputsBody {
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
     else bands<Isa, lanes>(*arguments);
     return 0;
   }
@@ -31592,12 +31609,10 @@ struct FewOutputsBody {
   SITU_INLINE static void bands(Arguments const& arguments) {
     Arguments const a = arguments;
     constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 2> two{};
     constexpr std::make_integer_sequence<int, 1> one{};
     int64_t row = 0;
     for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    // The last rows may be summed once more.
-    for (; row < a.rows; row += 2) a.rows == 1 ? line<Isa, N>(a, row, one) : line<Isa, N>(a, row + 2 <= a.rows ? row : a.rows - 2, two);
+    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
@@ -52016,7 +52031,7 @@ struct FewWeightsBody {
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
     else bands<Isa, lanes>(*arguments);
     return 0;
   }
@@ -52130,7 +52145,9 @@ struct FewWeightsKernel {
   int64_t images, groups, channels, outputs, parts;
   T* result;  ///< [parts, groups * outputs, channels, kernel height, kernel width]
 
-  static bool suits(int64_t channels, int64_t outputs) { return channels <= FewOutputs<T>::most && outputs <= FewOutputs<T>::most; }
+  static bool suits(Windows const& windows, int64_t channels, int64_t outputs) {
+    return channels <= FewOutputs<T>::most && outputs <= FewOutputs<T>::most && reads_closely(windows.y) && reads_closely(windows.x);
+  }
 
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;
@@ -52400,6 +52417,12 @@ struct ImageGradientKernel {
 
 namespace detail {
 
+/// How far the windows of gradients are apart, whose last two axes can be walked as one; that of an axis of one element says nothing.
+inline int64_t step_of_windows(Layout const& gradients) {
+  int const last = gradients.rank() - 1;
+  return gradients.strides[gradients.shape[last] == 1 ? last - 1 : last];
+}
+
 /// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
 /// `windows` are axes that can be walked as one. Where it costs little, also that of the bias, of a shape [parts, groups * outputs].
 template <class D, class T>
@@ -52413,9 +52436,9 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   cpu::Convolution<T> probe{};
   probe.pixels = kernel.pixels.matrix;
   kernel.pixels.is_matrix = probe.is_pointwise();
-  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
+  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], step_of_windows(from)};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if (cpu::FewWeightsKernel<T>::suits(plan.channels, plan.outputs)) {
+  if (cpu::FewWeightsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
     Windows const& w = plan.windows;
     // What is copied counts as much as four multiplications with it.
     int64_t const one = (plan.outputs * plan.channels + 4) * w.y.kernel * w.x.kernel * w.outputs();
@@ -52484,7 +52507,7 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
     cpu::run_convolution<D>(c, plan.images);
     return result;
   }
-  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], step_of_windows(from)}, weights, groups, plan.channels,
                                      plan.outputs, 0, 0, 0, result.data()};
   int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
   // A block of the matrix fits the second cache; enough items for many threads.
@@ -52723,7 +52746,8 @@ enum class ConvolutionPart { result, image, weight };
 template <class T, class D>
 Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
   int const at = g.rank() - 2;
-  return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
+  bool const is_line = g.shape()[at] == 1 || g.shape()[at + 1] == 1;
+  return is_line || g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
 }
 template <class T, class D>
 Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) {

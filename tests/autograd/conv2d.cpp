@@ -108,6 +108,30 @@ TEST_CASE("a single image, a constant, a formula, nothing") {
                            "conv2d: weights of shape [2, 3, 2, 2] do not fit images of shape [1, 2, 4, 4] in 1 group: 3 != 2 channels") == "");
 }
 
+TEST_CASE("results one column wide take gradients with any stride there") {
+  for (int64_t groups : {1, 6}) {
+    Tensor<double> const image = sample({2, 6, 9, 3}), weights = sample({12, 6 / groups, 2, 3}, 2);
+    auto const run = [&](auto const& turn) {
+      V const x(image), w(weights), b(sample({12}, 3));
+      auto const y = conv2d(x, w, {.bias = b, .groups = groups});
+      REQUIRE(y.shape() == Shape{2, 12, 8, 1});
+      turn(y);
+      return std::tuple(x.grad(), w.grad(), b.grad());
+    };
+    Tensor<double> const seed = sample({2, 12, 8, 1}, 4);
+    auto const [dx, dw, db] = run([&](auto const& y) { y.backward(seed); });
+    auto const check = [&](auto const& turn) {
+      auto const [tx, tw, tb] = run(turn);
+      CHECK(allclose(tx, dx));
+      CHECK(allclose(tw, dw));
+      CHECK(allclose(tb, db));
+    };
+    check([&](auto const& y) { y.transpose(2, 3).backward(Tensor<double>(seed.transpose(2, 3)).contiguous()); });
+    check([&](auto const& y) { y.backward(seed.flip(3)); });
+    check([&](auto const& y) { y.transpose(1, 3).backward(Tensor<double>(seed.transpose(1, 3)).contiguous()); });
+  }
+}
+
 TEST_CASE("what is not finite is in the gradients of those weights that meet it") {
   double const inf = std::numeric_limits<double>::infinity();
   situ_test::with_every_instruction_set<Cpu>([&] {

@@ -85,6 +85,13 @@ TEST_CASE("padding that is wider than the image reads nothing beside it") {
   ::munmap(pages, 3 * page);
   CHECK(conv2d(ones({1, 3, 3}), ones({1, 1, 2, 2}), {.stride = INT64_MAX, .padding = 1}).to_vector() == std::vector<float>{1});
   CHECK(sum(conv2d(ones({1, 3, 3}), ones({1, 1, 1, 1}), {.dilation = INT64_MAX})).item() == 9);
+  for (int64_t outputs : {1, 4}) {
+    int64_t const far = int64_t{1} << 60;
+    CHECK(sum(conv2d(ones({1, 1, 8, 8}), ones({outputs, 1, 2, 2}), {.padding = 900'000'000, .dilation = 1'800'000'000})).item() == 0);
+    CHECK(sum(conv2d(ones({1, 1, 8, 64}), ones({outputs, 1, 1, 1}), {.stride = {4 * far, 1}, .padding = {2 * far, 0}})).item() == 0);
+    CHECK(sum(conv2d(ones({1, 1, 8, 8}), ones({outputs, 1, 2, 2}), {.padding = {1, far}, .dilation = {1, 2 * far}})).item() == 0);
+    CHECK(sum(conv2d(ones({1, 3, 8, 40}), ones({outputs, 3, 1, 3}), {.stride = {2 * far, 2}, .padding = {2 * far, 0}})).item() == static_cast<float>(171 * outputs));
+  }
 }
 
 TEST_CASE_TEMPLATE("sums of shifted rows", D, Cpu, Emulated<0>) {

@@ -85,7 +85,8 @@ enum class ConvolutionPart { result, image, weight };
 template <class T, class D>
 Tensor<T, D> window_gradients(cpu_kernels, Tensor<T, D> const& g) {
   int const at = g.rank() - 2;
-  return g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
+  bool const is_line = g.shape()[at] == 1 || g.shape()[at + 1] == 1;
+  return is_line || g.strides()[at] == g.strides()[at + 1] * g.shape()[at + 1] ? g : g.contiguous();
 }
 template <class T, class D>
 Tensor<T, D> window_gradients(cuda_kernels, Tensor<T, D> const& g) {

@@ -109,7 +109,7 @@ SITU_HOST_DEVICE inline double polygamma(double x, double n) {
   if (x >= 0.5) {
     if (x < __builtin_inf()) sum = hurwitz_zeta(s, x);
   } else {
-    double const turns = x - math::floor(x + 0.5);
+    double const turns = x - math::round(x);
     if (turns == 0.0) return sign > 0 ? __builtin_inf() : math::digamma(x);
     if (!(math::abs(turns) <= 0.5)) return __builtin_nan("");  // of NaN and -inf
     sum = math::pow(turns, -s) + hurwitz_zeta(s, 1 + turns) + sign * (hurwitz_zeta(s, 1 - turns) - hurwitz_zeta(s, 1 - x));

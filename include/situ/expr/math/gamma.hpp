@@ -36,7 +36,7 @@ SITU_HOST_DEVICE inline float lgamma(float x) { return static_cast<float>(math::
 SITU_HOST_DEVICE inline double digamma(double x) {
   double result = 0;
   if (x < 0.5) {
-    double const pi = 3.14159265358979323846, turns = x - math::floor(x + 0.5);  // exact, also next to 0
+    double const pi = 3.14159265358979323846, turns = x - math::round(x);  // exact, also next to 0 and of large numbers
     if (turns == 0.0) {
       auto const bits = situ::detail::bits_to<uint64_t>(x);  // 0, and denormals that -ffast-math takes for it, keep their sign
       return bits << 1 >= 0x7fe0000000000000 ? __builtin_nan("") : bits >> 63 != 0 ? __builtin_inf() : -__builtin_inf();
@@ -64,8 +64,8 @@ template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> log_gamma_of_positive(pack<double, N, Isa> const& x) {
   using P = pack<double, N, Isa>;
   P const one(1.0), low(1.25), far(5.5);
-  // k is 0, 1, 2, 2, 3, 4 or 5; between them lie 1/2, 5/4, 3/2, 5/2, 7/2 and 9/2.
-  P const k = select(x < low, select(x < P(0.5), P(0.0), one), at_least(round_small(x), 2.0));
+  // k is 0, 1, 2, 3, 4 or 5; between them lie 1/2, 5/4, 5/2, 7/2 and 9/2.
+  P const k = select(x < low, select(x < P(0.5), P(0.0), one), select(x < P(2.5), P(2.0), select(x < P(3.5), P(3.0), select(x < P(4.5), P(4.0), P(5.0)))));
   P const y = x - k;
   P const above = select(x < P(2.5), one, keep_order((x - one) * select(x < P(3.5), one, x - P(2.0))) * select(x < P(4.5), one, x - P(3.0)));
   P const below = select(x < P(0.5), keep_order(x + one), one) * x;
@@ -143,7 +143,7 @@ SITU_INLINE pack<double, N, Isa> digamma_of(pack<double, N, Isa> const& from) {
   P const one(1.0), zero(0.0), half(0.5);
   P x = from, y(0.0);
   if (any(from < half)) {
-    P const turns = from - math::floor(from + 0.5);
+    P const turns = from - math::round(from);
     P const reflection = divide(P(-3.14159265358979323846), math::tan(turns * 3.14159265358979323846));
     P const nan(std::numeric_limits<double>::quiet_NaN());
     // ∓0 and what is too small to be divided by have the poles of their sides.

@@ -92,6 +92,7 @@ struct DirectConvolution {
   static bool suits(Convolution<T> const& c) {
     WindowAxis const &y = c.pixels.windows.y, &x = c.pixels.windows.x;
     if (c.outputs < 4 || c.channels == 0 || c.outputs * c.depth() > most_weights || (c.is_pointwise() && c.depth() >= least_pointwise_depth)) return false;
+    if (!reads_closely(y) || !reads_closely(x)) return false;
     bool const flat = is_flat(c), strided = y.stride != 1 || x.stride != 1;
     int64_t most = most_depth;
     if (flat && strided && c.outputs > most_strided_outputs) most = most_strided_depth;

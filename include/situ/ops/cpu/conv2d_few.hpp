@@ -24,7 +24,7 @@ struct FewOutputs {
   int64_t windows, rows;
   int64_t step_channel, step_kernel, step_row;  ///< in the copy
 
-  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && (c.channels == 1 || !c.is_pointwise()); }
+  static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && reads_closely(c.pixels.windows.y) && reads_closely(c.pixels.windows.x) && (c.channels == 1 || !c.is_pointwise()); }
 };
 
 template <class T>
@@ -35,7 +35,7 @@ struct FewOutputsBody {
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
     else bands<Isa, lanes>(*arguments);
     return 0;
   }
@@ -45,12 +45,10 @@ struct FewOutputsBody {
   SITU_INLINE static void bands(Arguments const& arguments) {
     Arguments const a = arguments;
     constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 2> two{};
     constexpr std::make_integer_sequence<int, 1> one{};
     int64_t row = 0;
     for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    // The last rows may be summed once more.
-    for (; row < a.rows; row += 2) a.rows == 1 ? line<Isa, N>(a, row, one) : line<Isa, N>(a, row + 2 <= a.rows ? row : a.rows - 2, two);
+    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {

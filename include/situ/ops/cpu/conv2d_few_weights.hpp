@@ -32,7 +32,7 @@ struct FewWeightsBody {
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    if (Isa::bytes > 16 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 16 ? lanes : lanes / 2>(*arguments);
+    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
     else bands<Isa, lanes>(*arguments);
     return 0;
   }
@@ -146,7 +146,9 @@ struct FewWeightsKernel {
   int64_t images, groups, channels, outputs, parts;
   T* result;  ///< [parts, groups * outputs, channels, kernel height, kernel width]
 
-  static bool suits(int64_t channels, int64_t outputs) { return channels <= FewOutputs<T>::most && outputs <= FewOutputs<T>::most; }
+  static bool suits(Windows const& windows, int64_t channels, int64_t outputs) {
+    return channels <= FewOutputs<T>::most && outputs <= FewOutputs<T>::most && reads_closely(windows.y) && reads_closely(windows.x);
+  }
 
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = pixels.windows.y, &x = pixels.windows.x;

@@ -211,6 +211,12 @@ struct ImageGradientKernel {
 
 namespace detail {
 
+/// How far the windows of gradients are apart, whose last two axes can be walked as one; that of an axis of one element says nothing.
+inline int64_t step_of_windows(Layout const& gradients) {
+  int const last = gradients.rank() - 1;
+  return gradients.strides[gradients.shape[last] == 1 ? last - 1 : last];
+}
+
 /// The gradient of the weights, of a shape [parts, groups * outputs, channels * kernel height * kernel width], to be summed over the parts.
 /// `windows` are axes that can be walked as one. Where it costs little, also that of the bias, of a shape [parts, groups * outputs].
 template <class D, class T>
@@ -224,9 +230,9 @@ Tensor<T, D> weight_gradient_parts(cpu_kernels, ConvolutionPlan const& plan, Ten
   cpu::Convolution<T> probe{};
   probe.pixels = kernel.pixels.matrix;
   kernel.pixels.is_matrix = probe.is_pointwise();
-  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]};
+  kernel.gradients = {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], step_of_windows(from)};
   kernel.images = plan.images, kernel.groups = groups, kernel.channels = plan.channels, kernel.outputs = plan.outputs;
-  if (cpu::FewWeightsKernel<T>::suits(plan.channels, plan.outputs)) {
+  if (cpu::FewWeightsKernel<T>::suits(plan.windows, plan.channels, plan.outputs)) {
     Windows const& w = plan.windows;
     // What is copied counts as much as four multiplications with it.
     int64_t const one = (plan.outputs * plan.channels + 4) * w.y.kernel * w.x.kernel * w.outputs();
@@ -295,7 +301,7 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
     cpu::run_convolution<D>(c, plan.images);
     return result;
   }
-  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], from.strides[at + 2]}, weights, groups, plan.channels,
+  cpu::ImageGradientKernel<T> kernel{plan.windows, {g.data(), at == 1 ? from.strides[0] : 0, from.strides[at], step_of_windows(from)}, weights, groups, plan.channels,
                                      plan.outputs, 0, 0, 0, result.data()};
   int64_t const size = plan.windows.y.kernel * plan.windows.x.kernel, across = plan.windows.x.windows;
   // A block of the matrix fits the second cache; enough items for many threads.

@@ -258,19 +258,23 @@ struct Multiplication {
     if (is_product_type<T> && p.c_j == 1) {
       sums = reinterpret_cast<C*>(p.c), sums_step = p.c_i;
       finishes = p.finish != nullptr;
-      return run_blocks(i0, i1, j0, j1, parts);
+      run_blocks(i0, i1, j0, j1, parts);
+      return;
     }
     finishes = p.finish && parts == 1;
-    if (parts == 1) return run_blocks(i0, i1, j0, j1, parts);
+    if (parts == 1) {
+      run_blocks(i0, i1, j0, j1, parts);
+      return;
+    }
     constexpr int64_t side = 1024;
     PackingBuffer const buffer(side * (j1 - j0 < side ? j1 - j0 : side) * static_cast<int64_t>(sizeof(C)));
     if (!buffer.get()) return plain(i0, i1, j0, j1);
     for (sums_i = i0; sums_i < i1; sums_i += side) {
       for (sums_j = j0; sums_j < j1; sums_j += side) {
-        int64_t const rows = i1 - sums_i < side ? i1 - sums_i : side, columns = j1 - sums_j < side ? j1 - sums_j : side;
+        int64_t const behind = i1 - sums_i < side ? i1 : sums_i + side, columns = j1 - sums_j < side ? j1 - sums_j : side;
         sums = static_cast<C*>(buffer.get()), sums_step = columns;
-        run_blocks(sums_i, sums_i + rows, sums_j, sums_j + columns, parts);
-        if (p.finish) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
+        int64_t const rows = run_blocks(sums_i, behind, sums_j, sums_j + columns, parts) - sums_i;
+        if (p.finish && rows > 0) p.finish(p, sums, sums_step, sums_i, sums_j, rows, columns);
         store_sums<T>(p.c + sums_i * p.c_i + sums_j * p.c_j, p.c_i, p.c_j, sums, sums_step, rows, columns);
       }
     }
@@ -331,7 +335,8 @@ struct Multiplication {
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
     return (all + piece - 1) / piece * ((piece + most_steps() - 1) / most_steps());
   }
-  void run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
+  /// Gives how far the rows are in `sums`, where it has these: what comes behind, where there was no memory to pack, is in the result already.
+  int64_t run_blocks(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t parts) {
     Product<T> const& p = product;
     TileSizes const sizes = current_tile_sizes<C>();
     int64_t const all = steps(), piece = p.piece == 0 ? all : p.piece;
@@ -349,7 +354,10 @@ struct Multiplication {
       int64_t const space_b = (block.b_packed ? (widest + sizes.lanes - 1) / sizes.lanes * sizes.lanes + room : sizes.lanes) * deepest + 64;
       PackingBuffer const buffer((space_a + space_b) * static_cast<int64_t>(sizeof(C)));
       C* const a = static_cast<C*>(buffer.get());
-      if (!a) return plain(i, i1, j0, j1);
+      if (SITU_UNLIKELY(!a)) {
+        plain(i, i1, j0, j1);
+        return i;
+      }
       C* const b = a + space_a;
       block.a_i = p.a_i, block.a_k = p.a_k, block.b_k = p.b_k;
       block.b_rest = b;
@@ -382,6 +390,7 @@ struct Multiplication {
       }
     }
     finishes = finishing;
+    return i1;
   }
 };
 

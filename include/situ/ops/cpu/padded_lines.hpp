@@ -63,6 +63,13 @@ SITU_INLINE void copy_shifted(C* to, T const* corner, int64_t step, int64_t low,
   for (k = high; k < width; k += N) others.store(to + k);
 }
 
+/// Whether what windows read along an axis is not much more than the image or the result: padded copies of lines are made of such only, and their sizes do not
+/// overflow.
+inline bool reads_closely(WindowAxis const& a) {
+  double const reach = static_cast<double>(a.kernel - 1) * static_cast<double>(a.dilation) + 1, most = static_cast<double>(a.extent > a.windows ? a.extent : a.windows);
+  return reach <= most + 16 && static_cast<double>(a.stride) <= 2 * reach + 8;
+}
+
 /// How a line of an image lies in a padded copy: where windows have a stride of 2 the elements with even and those with odd numbers lie apart, where it is
 /// larger those that each column of the kernel reads.
 struct PaddedLine {
