@@ -7,8 +7,9 @@
 /// Dtype     floating; operands promote. 16-bit floats are summed in float and rounded once.
 /// Device    runs where x lives; enqueued.
 /// Throws    ShapeError when ranks, channels, groups or the bias do not fit, or the kernel is larger than the padded image.
-/// Cost      2 N O H' W' (C / groups) kh kw operations. On the CPU the matrix of pixels is never stored: it is gathered while it is packed
-///           for the product. x may have any strides; weights that are not contiguous are copied. On CUDA through a matrix of pixels and
+/// Special   padding counts as zeros: beside it an infinite weight may give NaN.
+/// Cost      2 N O H' W' (C / groups) kh kw operations. On the CPU the matrix of pixels is never stored: some rows at a time are copied with their padding, or it is
+///           gathered while it is packed for the product. x may have any strides; weights that are not contiguous are copied. On CUDA through a matrix of pixels and
 ///           cuBLAS, or with SITU_WITH_CUDNN by cuDNN, which is opened at the first call: by the first of its algorithms that gives the same
 ///           result in every run, in float for float; x without gaps is read where it lies.
 /// Gradient  that of the sum: ∂L/∂w correlates x with ∂L/∂y, ∂L/∂x is the transposed convolution of ∂L/∂y, ∂L/∂bias = Σ ∂L/∂y.
