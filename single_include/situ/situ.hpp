@@ -39288,7 +39288,7 @@ struct PoolKernel {
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     PaddedLine const line(x, longest_pack);
-    bool const by_parts = !Pooling::counts && !by_packs && plan.pads_rows() && x.windows >= 4 && line.copies <= (16 * x.extent + 1024) / line.pitch;
+    bool const by_parts = !Pooling::counts && !by_packs && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
     int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
@@ -39577,7 +39577,10 @@ inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options
   bool const within_half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
   if (kernel.height > 0 && kernel.width > 0 && !within_half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
-  Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
+  Windows windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
+  for (WindowAxis* const axis : {&windows.y, &windows.x}) {  // the second element of a window lies behind the image from here on
+    if (axis->dilation > axis->extent + 2 * axis->padding) axis->dilation = axis->extent + 2 * axis->padding + 1;
+  }
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
 }
 /// Those of avg_pool2d.
@@ -51919,6 +51922,7 @@ struct WindowRunsKernel {
   T* biases;  ///< the gradients of biases, [parts, groups * outputs], or null
 
   static bool suits(Windows const& windows, int64_t channels, int64_t outputs) {
+    if (!reads_closely(windows.y) || !reads_closely(windows.x)) return false;
     int64_t const run = windows.x.kernel * channels, copy = channels * lines(windows) * pitch(windows);
     bool const fills = 2 * run >= padded(run) || windows.outputs() <= 256;  // enough of the vectors
     return fills && windows.x.dilation == 1 && outputs >= 8 && outputs * windows.y.kernel * padded(run) <= (int64_t{1} << 18) && copy <= (int64_t{1} << 17);
@@ -54292,7 +54296,8 @@ struct PoolGatherPlan {
   /// Windows that are few beside the image are written one by one.
   static bool takes(PoolPlan const& plan) {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && 16 * y.windows * x.windows >= y.extent * x.extent;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
+           16 * y.windows * x.windows >= y.extent * x.extent;
   }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
 };
@@ -54497,8 +54502,8 @@ struct MaxPoolGradientKernel {
     using Ix = signed_of_size<C>;
     constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    bool const few = x.windows < 4 && x.kernel > 3 && x.dilation == 1;  // windows of a row: lanes are the columns of one
-    if (!plan.pads_rows() || y.padding > y.extent + 64) return false;
+    bool const few = x.windows < 4 && x.kernel > 5 && x.dilation == 1;  // windows of a row: lanes are the columns of one
+    if (!reads_closely(y) || !reads_closely(x) || (x.windows == 1 && !few)) return false;
     WindowAxis const columns = few ? WindowAxis{x.extent, (x.windows - 1) * x.stride + x.kernel, 1, 1, x.padding, 1} : x;
     PaddedLine const line(columns, vector);
     int64_t const size = y.extent * x.extent, lines = (y.windows - 1) * y.stride + (y.kernel - 1) * y.dilation + 1;

@@ -85,6 +85,9 @@ TEST_CASE("a gradient goes to the first of the largest elements, and to a NaN") 
   // A dilated window that sees nothing but padding has nobody to give it to.
   CHECK(gradient(ones({1, 2, 2}), 2, {.stride = 1, .padding = 1, .dilation = 3}) == std::vector<float>{0, 0, 0, 0});
   CHECK(gradient(ones({1, 2, 2}), 2, {.stride = 3, .padding = 1, .dilation = 3}) == std::vector<float>{0, 0, 0, 0});
+  int64_t const far = int64_t{1} << 60;
+  CHECK(gradient(ones({1, 2, 2}), {2, 3}, {.stride = {2 * far, 1}, .padding = 1, .dilation = {far - 1, 1}, .ceil_mode = true}) == std::vector<float>{0, 0, 0, 0});
+  CHECK(gradient(ones({1, 2, 2}), 2, {.stride = INT64_MAX, .padding = 1, .dilation = INT64_MAX - 1, .ceil_mode = true}) == std::vector<float>{0, 0, 0, 0});
   // The packs of a long row say the same.
   Tensor<float> const wide = images.unsqueeze(2).expand({2, 2, 40, 4}).reshape({2, 2, 160});
   Variable<float> const y(wide);

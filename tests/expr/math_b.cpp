@@ -452,7 +452,7 @@ TEST_CASE_TEMPLATE("digamma has mpmath's values, in double to 1e-14 and in float
     }
     auto const got = results<digamma_, Path>(x, x);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      INFO(x[i], " gives ", got[i], ", expected ", wanted[i]);
+      INFO(std::string(digamma_::label), " of ", x[i], " is ", got[i], ", expected ", wanted[i]);
       if (std::isnan(wanted[i]) || std::isinf(wanted[i])) CHECK(distance(got[i], wanted[i]) == 0);
       else CHECK(std::abs(got[i] - wanted[i]) <= tolerance * std::max(sizeof(T) == 4 ? T(0) : T(1), std::abs(wanted[i])));
     }

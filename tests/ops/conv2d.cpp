@@ -295,6 +295,8 @@ TEST_CASE("a NaN is the largest element, and integers pool") {
   CHECK(to_string(max_pool2d(zeros({0, 2, 4, 4}), 2).shape()) == "[0, 2, 2, 2]");
   // A dilated window may see nothing but padding.
   CHECK(max_pool2d(ones({1, 1, 2, 2}), 2, {.stride = 1, .padding = 1, .dilation = 3}).item() == -std::numeric_limits<float>::infinity());
+  pool2d_options const far{.stride = INT64_MAX, .padding = 1, .dilation = INT64_MAX - 1, .ceil_mode = true};
+  CHECK(max_pool2d(ones({1, 1, 2, 2}), 2, far)(0, 0, 0, 0) == -std::numeric_limits<float>::infinity());
 }
 
 TEST_CASE("one window may hang over the end of an image with ceil_mode, and kernels be far larger than it") {

@@ -95,7 +95,10 @@ inline PoolPlan plan_windows(Shape const& shape, extent2d kernel, pool2d_options
   bool const within_half = options.padding.height <= kernel.height / 2 && options.padding.width <= kernel.width / 2;
   if (kernel.height > 0 && kernel.width > 0 && !within_half) fail<ShapeError>(who, ": a padding of ", by(options.padding), " is more than half of the kernel of ", by(kernel));
   int const at = shape.rank() - 2;
-  Windows const windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
+  Windows windows = slide({shape[at], shape[at + 1]}, kernel, stride, options.padding, options.dilation, options.ceil_mode, who);
+  for (WindowAxis* const axis : {&windows.y, &windows.x}) {  // the second element of a window lies behind the image from here on
+    if (axis->dilation > axis->extent + 2 * axis->padding) axis->dilation = axis->extent + 2 * axis->padding + 1;
+  }
   return {{windows.y, false}, {windows.x, false}, options.count_include_pad, 0};
 }
 /// Those of avg_pool2d.

@@ -145,6 +145,7 @@ struct WindowRunsKernel {
   T* biases;  ///< the gradients of biases, [parts, groups * outputs], or null
 
   static bool suits(Windows const& windows, int64_t channels, int64_t outputs) {
+    if (!reads_closely(windows.y) || !reads_closely(windows.x)) return false;
     int64_t const run = windows.x.kernel * channels, copy = channels * lines(windows) * pitch(windows);
     bool const fills = 2 * run >= padded(run) || windows.outputs() <= 256;  // enough of the vectors
     return fills && windows.x.dilation == 1 && outputs >= 8 && outputs * windows.y.kernel * padded(run) <= (int64_t{1} << 18) && copy <= (int64_t{1} << 17);

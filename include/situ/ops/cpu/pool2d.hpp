@@ -239,7 +239,7 @@ struct PoolKernel {
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     PaddedLine const line(x, longest_pack);
-    bool const by_parts = !Pooling::counts && !by_packs && plan.pads_rows() && x.windows >= 4 && line.copies <= (16 * x.extent + 1024) / line.pitch;
+    bool const by_parts = !Pooling::counts && !by_packs && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
     int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
     int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;

@@ -104,7 +104,8 @@ struct PoolGatherPlan {
   /// Windows that are few beside the image are written one by one.
   static bool takes(PoolPlan const& plan) {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && 16 * y.windows * x.windows >= y.extent * x.extent;
+    return !plan.y.adaptive && plan.pads_rows() && x.stride <= 2 && y.kernel * x.kernel < (int64_t{1} << 24) && y.padding <= y.extent + 64 &&
+           16 * y.windows * x.windows >= y.extent * x.extent;
   }
   int64_t windows_size() const { return y.windows * step + longest_pack; }
 };
@@ -309,8 +310,8 @@ struct MaxPoolGradientKernel {
     using Ix = signed_of_size<C>;
     constexpr int64_t vector = 64 / static_cast<int64_t>(sizeof(C));
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
-    bool const few = x.windows < 4 && x.kernel > 3 && x.dilation == 1;  // windows of a row: lanes are the columns of one
-    if (!plan.pads_rows() || y.padding > y.extent + 64) return false;
+    bool const few = x.windows < 4 && x.kernel > 5 && x.dilation == 1;  // windows of a row: lanes are the columns of one
+    if (!reads_closely(y) || !reads_closely(x) || (x.windows == 1 && !few)) return false;
     WindowAxis const columns = few ? WindowAxis{x.extent, (x.windows - 1) * x.stride + x.kernel, 1, 1, x.padding, 1} : x;
     PaddedLine const line(columns, vector);
     int64_t const size = y.extent * x.extent, lines = (y.windows - 1) * y.stride + (y.kernel - 1) * y.dilation + 1;
