@@ -292,7 +292,8 @@ Tensor<T, D> image_gradient(cpu_kernels, ConvolutionPlan const& plan, Shape cons
   c.step_image = at == 1 ? from.strides[0] : 0;
   c.groups = groups, c.channels = plan.outputs, c.outputs = plan.channels, c.result = result.data();
   bool const few = plan.channels <= cpu::FewOutputs<T>::most;
-  bool const as_product = c.is_pointwise() || c.depth() > cpu::DirectConvolution<T>::most_product_depth;
+  // As one product of many channels, where there are enough pixels for the copy of the weights that it takes.
+  bool const as_product = (c.is_pointwise() || c.depth() > cpu::DirectConvolution<T>::most_product_depth) && (plan.images >= 4 || plan.windows.outputs() >= 128);
   if (fits && (few ? plan.outputs <= cpu::FewOutputs<T>::most : as_product || cpu::DirectConvolution<T>::suits(c))) {
     Shape const& s = w.shape();
     Tensor<T, D> const split = w.view({groups, plan.outputs, plan.channels, s[2], s[3]});
