@@ -31592,6 +31592,24 @@ struct FewOutputs {
   static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && reads_closely(c.pixels.windows.y) && reads_closely(c.pixels.windows.x) && (c.channels == 1 || !c.is_pointwise()); }
 };
 
+/// Calls Body::line for `together` rows at a time, and for what is left row by row, in packs of N windows.
+template <class Body, class Isa, int N, class Arguments>
+SITU_INLINE void walk_rows_in(Arguments const& arguments) {
+  Arguments const a = arguments;
+  constexpr std::make_integer_sequence<int, Arguments::together> all{};
+  constexpr std::make_integer_sequence<int, 1> one{};
+  int64_t row = 0;
+  for (; row + Arguments::together <= a.rows; row += Arguments::together) Body::template line<Isa, N>(a, row, all);
+  for (; row < a.rows; ++row) Body::template line<Isa, N>(a, row, one);
+}
+/// In the widest packs, with AVX-512 in half as wide ones where a row has no more windows.
+template <class Body, class Isa, class Arguments>
+SITU_INLINE void walk_rows(Arguments const& a) {
+  constexpr int lanes = static_cast<int>(Arguments::vector) * Isa::bytes / 64;
+  if (Isa::bytes == 64 && a.windows <= lanes / 2) walk_rows_in<Body, Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(a);
+  else walk_rows_in<Body, Isa, lanes>(a);
+}
+
 template <class T>
 struct FewOutputsBody {
   using C = product_t<T>;
@@ -31599,21 +31617,8 @@ struct FewOutputsBody {
 
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
-    else bands<Isa, lanes>(*arguments);
+    walk_rows<FewOutputsBody, Isa>(*arguments);
     return 0;
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void bands(Arguments const& arguments) {
-    Arguments const a = arguments;
-    constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 1> one{};
-    int64_t row = 0;
-    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
@@ -31623,6 +31628,8 @@ struct FewOutputsBody {
     for (int64_t window = 0; window < last; window += N) tile<Isa, N>(a, from + window, to + window, rows);
     tile<Isa, N>(a, from + last, to + last, rows);
   }
+
+ private:
   template <class Isa, int N, int... R>
   SITU_INLINE static void tile(Arguments const& a, C const* image, T* to, std::integer_sequence<int, R...>) {
     using P = pack<C, N, Isa>;
@@ -39135,6 +39142,15 @@ SITU_INLINE P strided_lanes(C const* from) {
   else return even_lanes(P::load(from), P::load(from + P::lanes));
 }
 
+/// The first `count` lanes, or all where there are no more.
+template <class T, class C, int N, class Isa>
+SITU_INLINE void store_windows(pack<C, N, Isa> const& value, T* to, int64_t count) {
+  if (count >= N) return store_lanes<T, N, Isa>(value, to);
+  T some[N];
+  store_lanes<T, N, Isa>(value, some);
+  std::memcpy(to, some, static_cast<std::size_t>(count) * sizeof(T));
+}
+
 /// to[i] = combine(a[i], b[i]), and so on for `rows` rows, `step` apart from b on; in whole packs.
 template <class Pooling, class C>
 struct PoolRowsBody {
@@ -39173,13 +39189,7 @@ struct PoolColumnsBody {
       P value = strided_lanes<Stride, P>(at);
       for (int64_t k = x.dilation; k < reach; k += x.dilation) value = Pooling::combine(value, strided_lanes<Stride, P>(at + k));
       if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
-      if (j + lanes <= x.windows) {
-        store_lanes<T, lanes, Isa>(value, to + j);
-      } else {
-        T some[lanes];
-        store_lanes<T, lanes, Isa>(value, some);
-        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
-      }
+      store_windows<T>(value, to + j, x.windows - j);
     }
   }
 };
@@ -39201,13 +39211,7 @@ struct PoolPartsBody {
     for (int64_t j = 0; j < x.windows; j += lanes) {
       P value = P::load(parts + j);
       for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
-      if (j + lanes <= x.windows) {
-        store_lanes<T, lanes, Isa>(value, to + j);
-      } else {
-        T some[lanes];
-        store_lanes<T, lanes, Isa>(value, some);
-        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
-      }
+      store_windows<T>(value, to + j, x.windows - j);
     }
     return 0;
   }
@@ -52035,21 +52039,8 @@ struct FewWeightsBody {
 
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
-    else bands<Isa, lanes>(*arguments);
+    walk_rows<FewWeightsBody, Isa>(*arguments);
     return 0;
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void bands(Arguments const& arguments) {
-    Arguments const a = arguments;
-    constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 1> one{};
-    int64_t row = 0;
-    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
@@ -52063,6 +52054,8 @@ struct FewWeightsBody {
     for (int k = 0; k < N; ++k) kept.set(k, window + k < a.windows ? -1 : 0);
     tile<Isa, N, true>(a, image + window, gradients + window, kept, rows);
   }
+
+ private:
   template <class Isa, int N, bool Masked, class Mask, int... R>
   SITU_INLINE static void tile(Arguments const& a, T const* image, T const* gradients, Mask const& kept, std::integer_sequence<int, R...>) {
     using P = pack<T, N, Isa>;
@@ -52159,7 +52152,7 @@ struct FewWeightsKernel {
     constexpr int64_t vector = FewWeights<T>::vector;
     PaddedLine const line(x, vector);
     int64_t const rows = few_rows<T>(pixels.windows, channels), reach = (y.kernel - 1) * y.dilation + 1, size = y.kernel * x.kernel, pitch = FewWeights<T>::pitch_of(x.windows);
-    int64_t const room = channels * ((rows - 1) * y.stride + reach) * line.size() + vector, copied = outputs * rows * pitch + vector, places = outputs * channels * size * vector;
+    int64_t const room = channels * ((rows - 1) * y.stride + reach) * line.size() + vector, copied = rows * pitch + vector, places = outputs * channels * size * vector;
     PackingBuffer const buffer((room + copied + places) * static_cast<int64_t>(sizeof(T)) + x.kernel * static_cast<int64_t>(sizeof(int64_t)));
     if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
     auto* const memory = static_cast<T*>(buffer.get());

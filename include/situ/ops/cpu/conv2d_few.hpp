@@ -27,6 +27,24 @@ struct FewOutputs {
   static bool suits(Convolution<T> const& c) { return c.outputs <= most && c.channels > 0 && reads_closely(c.pixels.windows.y) && reads_closely(c.pixels.windows.x) && (c.channels == 1 || !c.is_pointwise()); }
 };
 
+/// Calls Body::line for `together` rows at a time, and for what is left row by row, in packs of N windows.
+template <class Body, class Isa, int N, class Arguments>
+SITU_INLINE void walk_rows_in(Arguments const& arguments) {
+  Arguments const a = arguments;
+  constexpr std::make_integer_sequence<int, Arguments::together> all{};
+  constexpr std::make_integer_sequence<int, 1> one{};
+  int64_t row = 0;
+  for (; row + Arguments::together <= a.rows; row += Arguments::together) Body::template line<Isa, N>(a, row, all);
+  for (; row < a.rows; ++row) Body::template line<Isa, N>(a, row, one);
+}
+/// In the widest packs, with AVX-512 in half as wide ones where a row has no more windows.
+template <class Body, class Isa, class Arguments>
+SITU_INLINE void walk_rows(Arguments const& a) {
+  constexpr int lanes = static_cast<int>(Arguments::vector) * Isa::bytes / 64;
+  if (Isa::bytes == 64 && a.windows <= lanes / 2) walk_rows_in<Body, Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(a);
+  else walk_rows_in<Body, Isa, lanes>(a);
+}
+
 template <class T>
 struct FewOutputsBody {
   using C = product_t<T>;
@@ -34,21 +52,8 @@ struct FewOutputsBody {
 
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
-    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
-    else bands<Isa, lanes>(*arguments);
+    walk_rows<FewOutputsBody, Isa>(*arguments);
     return 0;
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void bands(Arguments const& arguments) {
-    Arguments const a = arguments;
-    constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 1> one{};
-    int64_t row = 0;
-    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
@@ -58,6 +63,8 @@ struct FewOutputsBody {
     for (int64_t window = 0; window < last; window += N) tile<Isa, N>(a, from + window, to + window, rows);
     tile<Isa, N>(a, from + last, to + last, rows);
   }
+
+ private:
   template <class Isa, int N, int... R>
   SITU_INLINE static void tile(Arguments const& a, C const* image, T* to, std::integer_sequence<int, R...>) {
     using P = pack<C, N, Isa>;

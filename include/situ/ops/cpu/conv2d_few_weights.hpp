@@ -31,21 +31,8 @@ struct FewWeightsBody {
 
   template <class Isa>
   SITU_INLINE static int run(Arguments const* arguments) {
-    constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(T));
-    if (Isa::bytes == 64 && arguments->windows <= lanes / 2) bands<Isa, Isa::bytes == 64 ? lanes / 2 : lanes>(*arguments);
-    else bands<Isa, lanes>(*arguments);
+    walk_rows<FewWeightsBody, Isa>(*arguments);
     return 0;
-  }
-
- private:
-  template <class Isa, int N>
-  SITU_INLINE static void bands(Arguments const& arguments) {
-    Arguments const a = arguments;
-    constexpr std::make_integer_sequence<int, Arguments::together> all{};
-    constexpr std::make_integer_sequence<int, 1> one{};
-    int64_t row = 0;
-    for (; row + Arguments::together <= a.rows; row += Arguments::together) line<Isa, N>(a, row, all);
-    for (; row < a.rows; ++row) line<Isa, N>(a, row, one);
   }
   template <class Isa, int N, int... R>
   SITU_INLINE static void line(Arguments const& a, int64_t row, std::integer_sequence<int, R...> rows) {
@@ -59,6 +46,8 @@ struct FewWeightsBody {
     for (int k = 0; k < N; ++k) kept.set(k, window + k < a.windows ? -1 : 0);
     tile<Isa, N, true>(a, image + window, gradients + window, kept, rows);
   }
+
+ private:
   template <class Isa, int N, bool Masked, class Mask, int... R>
   SITU_INLINE static void tile(Arguments const& a, T const* image, T const* gradients, Mask const& kept, std::integer_sequence<int, R...>) {
     using P = pack<T, N, Isa>;
@@ -155,7 +144,7 @@ struct FewWeightsKernel {
     constexpr int64_t vector = FewWeights<T>::vector;
     PaddedLine const line(x, vector);
     int64_t const rows = few_rows<T>(pixels.windows, channels), reach = (y.kernel - 1) * y.dilation + 1, size = y.kernel * x.kernel, pitch = FewWeights<T>::pitch_of(x.windows);
-    int64_t const room = channels * ((rows - 1) * y.stride + reach) * line.size() + vector, copied = outputs * rows * pitch + vector, places = outputs * channels * size * vector;
+    int64_t const room = channels * ((rows - 1) * y.stride + reach) * line.size() + vector, copied = rows * pitch + vector, places = outputs * channels * size * vector;
     PackingBuffer const buffer((room + copied + places) * static_cast<int64_t>(sizeof(T)) + x.kernel * static_cast<int64_t>(sizeof(int64_t)));
     if (SITU_UNLIKELY(!buffer.get())) return without_memory(first, last);
     auto* const memory = static_cast<T*>(buffer.get());

@@ -86,6 +86,15 @@ SITU_INLINE P strided_lanes(C const* from) {
   else return even_lanes(P::load(from), P::load(from + P::lanes));
 }
 
+/// The first `count` lanes, or all where there are no more.
+template <class T, class C, int N, class Isa>
+SITU_INLINE void store_windows(pack<C, N, Isa> const& value, T* to, int64_t count) {
+  if (count >= N) return store_lanes<T, N, Isa>(value, to);
+  T some[N];
+  store_lanes<T, N, Isa>(value, some);
+  std::memcpy(to, some, static_cast<std::size_t>(count) * sizeof(T));
+}
+
 /// to[i] = combine(a[i], b[i]), and so on for `rows` rows, `step` apart from b on; in whole packs.
 template <class Pooling, class C>
 struct PoolRowsBody {
@@ -124,13 +133,7 @@ struct PoolColumnsBody {
       P value = strided_lanes<Stride, P>(at);
       for (int64_t k = x.dilation; k < reach; k += x.dilation) value = Pooling::combine(value, strided_lanes<Stride, P>(at + k));
       if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
-      if (j + lanes <= x.windows) {
-        store_lanes<T, lanes, Isa>(value, to + j);
-      } else {
-        T some[lanes];
-        store_lanes<T, lanes, Isa>(value, some);
-        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
-      }
+      store_windows<T>(value, to + j, x.windows - j);
     }
   }
 };
@@ -152,13 +155,7 @@ struct PoolPartsBody {
     for (int64_t j = 0; j < x.windows; j += lanes) {
       P value = P::load(parts + j);
       for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
-      if (j + lanes <= x.windows) {
-        store_lanes<T, lanes, Isa>(value, to + j);
-      } else {
-        T some[lanes];
-        store_lanes<T, lanes, Isa>(value, some);
-        std::memcpy(to + j, some, static_cast<std::size_t>(x.windows - j) * sizeof(T));
-      }
+      store_windows<T>(value, to + j, x.windows - j);
     }
     return 0;
   }
