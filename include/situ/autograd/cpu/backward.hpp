@@ -377,8 +377,7 @@ struct AccumulateBody {
       }
       return;
     }
-    T sums[N * N];  // N rows are as many whole packs as they have columns
-    for (int64_t k = 0; k < count; ++k) none.store(sums + k * N);
+    T sums[N * N] = {};  // N rows are as many whole packs as they have columns
     int64_t r = 0;
     for (; r + N <= rows; r += N, from += N * count) {
       for (int64_t k = 0; k < count; ++k) (P::load(sums + k * N) + P::load(from + k * N)).store(sums + k * N);
