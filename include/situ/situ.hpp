@@ -10,5 +10,6 @@
 #include <situ/nn.hpp>
 #include <situ/optim.hpp>
 #include <situ/data.hpp>
+#include <situ/parallel.hpp>
 #include <situ/io.hpp>
 #include <situ/train.hpp>

@@ -193,7 +193,7 @@ Variable<T, To> record_transfer(Variable<T, D> const& v) {
   else {
     if (is_recording(v)) use_lanes<D>(), use_lanes<To>();
     return record("To", v.value().to(To{}), twice([](auto const& g, auto const& into) {
-                    if (into.needed()) into.add(g.to(D{}));
+                    if (into.needed()) into.add(g.to(D{}, CallSite{nullptr, 0, "backward"}));
                   }),
                   v);
   }

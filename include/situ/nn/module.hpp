@@ -136,17 +136,17 @@ void set_training(X& x, bool on) {
   }
 }
 
-/// Of everything below x, without making names: nothing is allocated.
-template <class X>
-void forget_gradients(X const& x) {
-  if constexpr (is_parameter<X>) {
-    X(x).zero_grad();
+/// Calls f(x) for each parameter and buffer of x, without making names: nothing is allocated.
+template <class X, class F>
+void for_each_held(X const& x, F const& f) {
+  if constexpr (is_parameter<X> || is_buffer<X>) {
+    f(x);
   } else if constexpr (any_module<X>) {
-    for_each_member(x, [](auto const& member) { forget_gradients(member); });
+    for_each_member(x, [&](auto const& member) { for_each_held(member, f); });
   } else if constexpr (is_optional<X>) {
-    if (x) forget_gradients(*x);
+    if (x) for_each_held(*x, f);
   } else if constexpr (several<X>) {
-    for (auto const& each : x) forget_gradients(each);
+    for (auto const& each : x) for_each_held(each, f);
   }
 }
 
@@ -197,29 +197,18 @@ constexpr bool may_lack_state() {
     return false;
   }
 }
-/// Without making names.
-template <class X, class V>
-void collect_parameters(X const& x, List<V>& to) {
-  if constexpr (is_parameter<X>) {
-    if constexpr (std::is_same_v<X, V>) {
-      for (V const& earlier : to) {
-        if (earlier.state() == x.state()) return;
-      }
-      to.push_back(x);
-    }
-  } else if constexpr (any_module<X>) {
-    for_each_member(x, [&](auto const& member) { collect_parameters(member, to); });
-  } else if constexpr (is_optional<X>) {
-    if (x) collect_parameters(*x, to);
-  } else if constexpr (several<X>) {
-    for (auto const& each : x) collect_parameters(each, to);
-  }
-}
 template <class V, class M>
 std::vector<V> parameters_of(M const& net) {
   if constexpr (may_lack_state<M>()) for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
   List<V> found;
-  collect_parameters(net, found);
+  for_each_held(net, [&]<class X>(X const& x) {
+    if constexpr (std::is_same_v<X, V>) {
+      for (V const& earlier : found) {
+        if (earlier.state() == x.state()) return;
+      }
+      found.push_back(x);
+    }
+  });
   return std::vector<V>(std::as_const(found).begin(), std::as_const(found).end());
 }
 }  // namespace detail
@@ -291,7 +280,9 @@ int64_t num_parameters(M const& net) {
 /// Forgets the gradients of all parameters.
 template <any_module M>
 void zero_grad(M const& net) {
-  detail::forget_gradients(net);
+  detail::for_each_held(net, []<class X>(X const& x) {
+    if constexpr (detail::is_parameter<X>) X(x).zero_grad();
+  });
 }
 
 // ---- the macro ---------------------------------------------------------------------------------------------------------------
