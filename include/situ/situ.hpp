@@ -13,3 +13,4 @@
 #include <situ/parallel.hpp>
 #include <situ/io.hpp>
 #include <situ/train.hpp>
+#include <situ/interop.hpp>
