@@ -48778,6 +48778,7 @@ struct FormulaParts {
   void* payload;              ///< the marked tree, the seed, and the formula where the seed reads it
   SlotFunctions const* const* functions;
   int slot_count, kept_count;
+  uint64_t passed;            ///< the slots whose gradient is that of the result: those of terms
 };
 
 /// One backward pass of a formula: where its gradients go. Nothing of it depends on the formula.
@@ -48790,10 +48791,11 @@ struct FormulaPass {
   SlotTarget* targets;
   Layout whole;
   int64_t groups = 0;
+  uint64_t passed = 0;               ///< the slots that get the result's gradient as it is, shared, not a copy of it
   bool plain = false, late = false;  ///< late: the node that the one gradient reaches computes it; not unless `may_be_late`
 
-  /// `targets`: one for each slot.
-  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Flow& f, Body const* const* read, int read_count, SlotTarget* to, bool may_be_late = false)
+  /// `targets`: one for each slot. `gradient`: the result's.
+  SITU_NOINLINE FormulaPass(FormulaParts const& parts, Handle const& gradient, Flow& f, Body const* const* read, int read_count, SlotTarget* to, bool may_be_late = false)
       : formula(parts), flow(f), bodies(read), count(read_count), targets(to), whole(parts.whole) {
     for (int k = 0; k < count; ++k) {
       if (!bodies[k]) continue;
@@ -48813,8 +48815,14 @@ struct FormulaPass {
       if (sums > 0) groups = sum_groups(whole.size(), sums, narrow);
     }
     plain = groups == 0 && is_plain(bodies, count, whole.shape);
-    late = may_be_late && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);
-    for (int j = 0; j < formula.slot_count; ++j) choose(formula.edges[j], *formula.functions[j], targets[j]);
+    for (int j = 0; formula.passed != 0 && j < formula.slot_count; ++j) {
+      if ((formula.passed >> j & 1) != 0 && may_share(j, gradient.body())) passed |= uint64_t{1} << j;
+    }
+    late = may_be_late && passed == 0 && plain && takes_late(flow, formula.edges, formula.slot_count, whole.shape);
+    for (int j = 0; j < formula.slot_count; ++j) {
+      if ((passed >> j & 1) != 0) formula.functions[j]->add(flow, formula.edges[j], gradient);
+      else choose(formula.edges[j], *formula.functions[j], targets[j]);
+    }
   }
   /// Sends what could not be written where it belongs.
   SITU_NOINLINE void finish() {
@@ -48826,6 +48834,16 @@ struct FormulaPass {
   }
 
  private:
+  /// Whether slot j's Variable reads its gradient and passes it on, where nothing else of this formula adds to it: a leaf keeps its own, and so do hooks
+  /// and grad().
+  bool may_share(int j, Body const* gradient) const {
+    Node const* const node = formula.edges[j];
+    if (!flow.wants(node) || !node->name || node->queued || node->hooked || node->target || !same_shape(node->shape, whole.shape)) return false;
+    for (int k = 0; k < formula.slot_count; ++k) {
+      if (k != j && formula.edges[k] == node) return false;
+    }
+    return gradient && gradient->contiguous && same_shape(gradient->layout.shape, whole.shape);
+  }
   void choose(Node* node, SlotFunctions const& functions, SlotTarget& target) {
     if (!flow.wants(node)) return;
     bool const fits = same_shape(node->shape, whole.shape);
@@ -48881,9 +48899,9 @@ struct BackwardOperands {
 
 /// Runs a formula's backward kernel on the CPU.
 template <class D, int Most, int TreeBytes>
-SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
+SITU_NOINLINE void propagate(FormulaParts const& parts, Handle const& gradient, Flow& flow, cpu::BackwardCode const& code, void const* trees, int tree_bytes, Body const* const* bodies) {
   SlotTargets<Most> targets(parts.slot_count);
-  FormulaPass<D> pass(parts, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
+  FormulaPass<D> pass(parts, gradient, flow, bodies, code.operands - code.outputs, targets.first, is_immediate<D> && Most <= 12);
   cpu::BoundBackward<Most, TreeBytes> bound;
   Layout const* layouts[Most + 1];
   BackwardOperands operands{bound.data, layouts};
@@ -48907,11 +48925,11 @@ SITU_NOINLINE void propagate(FormulaParts const& parts, Flow& flow, cpu::Backwar
 
 /// The same elsewhere.
 template <class D, int Outputs, int Inputs>
-SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Flow& flow, Body const* const* bodies, void const* trees,
+SITU_NOINLINE void propagate_elsewhere(FormulaParts const& parts, Handle const& gradient, Flow& flow, Body const* const* bodies, void const* trees,
                                        void (*launch)(void const* trees, BackwardPlaces<Outputs, Inputs> const& places)) {
   constexpr int count = Outputs + Inputs;
   SlotTarget targets[Outputs];
-  FormulaPass<D> pass(parts, flow, bodies, Inputs, targets);
+  FormulaPass<D> pass(parts, gradient, flow, bodies, Inputs, targets);
   BackwardPlaces<Outputs, Inputs> places;
   auto& where = places.where;
   Layout const* layouts[count + 1];
@@ -48939,6 +48957,7 @@ struct FormulaCode {
   void (*destroy)(void* payload) noexcept;                        ///< null where there is nothing to be done
   SlotFunctions const* const* functions;
   int slot_count, kept, payload_bytes;
+  uint64_t passed;
 };
 
 /// The node of an operation on a formula: its result, and what its backward needs, types forgotten.
@@ -48995,7 +49014,7 @@ struct FormulaState final : State<T, D>, FormulaParts {
 
  private:
   FormulaState(Tensor<T, D>&& result, Shape const& formula, FormulaCode<T, D> const& c)
-      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slot_count, c.kept}, code(&c) {}
+      : State<T, D>(std::move(result)), FormulaParts{formula, nullptr, nullptr, nullptr, nullptr, c.functions, c.slot_count, c.kept, c.passed}, code(&c) {}
   SITU_NOINLINE void end_parts() noexcept {
     if (code->destroy) code->destroy(payload);
     for (int k = 0; k < kept_count; ++k) this->FormulaParts::kept[k] = Handle();
@@ -49029,6 +49048,28 @@ struct SeedCollector {
   }
 };
 
+/// The seed of what is the formula's value.
+struct gradient_itself {
+  template <class G, class X>
+  G const& operator()(G const& g, X const&) const {
+    return g;
+  }
+  template <class L>
+  L twice(L const& g, L const&, L const&) const {
+    return g;
+  }
+};
+
+/// The slots of a tree that are terms of it: their derivative is 1.
+template <class Tree>
+inline constexpr uint64_t terms_of = 0;
+template <int K, class X>
+inline constexpr uint64_t terms_of<Apply<functions::slot<K>, X>> = uint64_t{1} << K;
+template <class A, class B>
+inline constexpr uint64_t terms_of<Apply<functions::add, A, B>> = terms_of<A> | terms_of<B>;
+template <class A, class B>
+inline constexpr uint64_t terms_of<Apply<functions::subtract, A, B>> = terms_of<A>;
+
 template <class T, class D, bool Read, class Where, class Payload, class Variables>
 struct FormulaRule;
 template <class T, class D, bool Read, class Where, class Payload, class... Vs>
@@ -49052,9 +49093,9 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     if constexpr (std::is_same_v<typename device_traits<Where>::kernels, cpu_kernels>) {
       constexpr int bytes = static_cast<int>(sizeof(trees)), operands = slot_count + inputs;
       constexpr bool small = operands <= 12 && bytes <= 128;
-      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
+      propagate<Where, small ? 12 : cpu::max_operands, small ? 128 : (bytes + 511) / 512 * 512>(node, node.incoming.handle(), flow, cpu::backward_code<Tree, S, Types, inputs>, &trees, bytes, bodies);
     } else {
-      propagate_elsewhere<Where, slot_count, inputs>(node, flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
+      propagate_elsewhere<Where, slot_count, inputs>(node, node.incoming.handle(), flow, bodies, &trees, &launch_trees<Tree, S, Types, inputs>);
     }
   }
   template <class F, class S, class Types, int Inputs>
@@ -49077,7 +49118,17 @@ struct FormulaRule<T, D, Read, Where, Payload, Fields<Vs...>> {
     if constexpr (std::is_trivially_destructible_v<Payload>) return static_cast<void (*)(void*) noexcept>(nullptr);
     else return &destroy;
   }
-  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slot_count, kept, static_cast<int>(sizeof(Payload))};
+  static constexpr uint64_t passed() {
+    if constexpr (std::is_same_v<decltype(Payload::seed), gradient_itself>) {
+      uint64_t same = 0;
+      int k = 0;
+      ((same |= uint64_t{std::is_same_v<Vs, Variable<T, D>>} << k++), ...);
+      return terms_of<Tree> & same;
+    } else {
+      return 0;
+    }
+  }
+  static constexpr FormulaCode<T, D> code{&send, second(), end(), functions, slot_count, kept, static_cast<int>(sizeof(Payload)), passed()};
 };
 
 /// The rule of an operation on a Variable alone, whose gradient is a tensor.
@@ -49155,17 +49206,6 @@ Variable<T, D> record_on(char const* name, Tensor<T, D> value, E const& e, Seed 
     return result;
   }
 }
-
-struct gradient_itself {
-  template <class G, class X>
-  G const& operator()(G const& g, X const&) const {
-    return g;
-  }
-  template <class L>
-  L twice(L const& g, L const&, L const&) const {
-    return g;
-  }
-};
 
 /// A formula's value as a Variable: one node. A Variable is given back as it is.
 template <class T, class D>
@@ -65576,7 +65616,6 @@ template <class... Xs>
 inline constexpr bool is_tuple<std::tuple<Xs...>> = true;
 template <class A, class B>
 inline constexpr bool is_tuple<std::pair<A, B>> = true;
-
 
 /// x with f(tensor) in place of each Tensor, Variable and formula: itself, or in tuples, pairs, vectors, arrays and optionals. What else there is stays.
 template <class X, class F>

@@ -67,3 +67,25 @@ TEST_CASE("cross entropy is one kernel forward and one backward") {
   CHECK(backward.launches == 2);
   CHECK(backward.allocations == 1);  // the seed
 }
+
+TEST_CASE("the terms of a sum that pass their gradient on share that of the sum: no kernel, no memory") {
+  V a = leaf({30, 20}, 1), b = leaf({30, 20}, 2), c = leaf({30, 20}, 3);
+  auto const seed = leaf({30, 20}, 4).value();
+  V x = exp(a), y = exp(b);
+  V z = x + y;
+  Asked const two_terms = asked([&] { z.backward(seed); });
+  CHECK(two_terms.launches == 2);     // the exps'
+  CHECK(two_terms.allocations == 2);  // the gradients of a and b
+  x = exp(a), y = exp(b);
+  z = x - y * c;  // x shares, the others have one kernel
+  a.zero_grad(), b.zero_grad();
+  Asked const mixed = asked([&] { z.backward(seed); });
+  CHECK(mixed.launches == 3);
+  CHECK(mixed.allocations == 4);  // for y, a, b and c
+  // A leaf keeps its gradient, which is its own.
+  z = a + b;
+  a.zero_grad(), b.zero_grad();
+  Asked const leaves = asked([&] { z.backward(seed); });
+  CHECK(leaves.launches == 1);
+  CHECK(leaves.allocations == 2);
+}

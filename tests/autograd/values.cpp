@@ -86,3 +86,70 @@ TEST_CASE("a Variable of numbers is one of floats, as a Tensor is") {
   CHECK(y.to_vector() == std::vector<float>{1, 2});
 }
 #endif
+
+TEST_CASE_TEMPLATE("a gradient that several share is written by nobody", D, Cpu, Emulated<0>) {
+  using V = Variable<float, D>;
+  auto const host = [](auto const& x) { return x.to(Cpu{}).clone(); };
+  auto const same = [&](Tensor<float, D> const& x, Tensor<float> const& expected) { return max(abs(host(x) - expected)).item() <= 1e-6f; };
+  V a(Tensor<float>{1, 2, 3}.to(D{})), b(Tensor<float>{4, 5, 6}.to(D{}));
+  Tensor<float, D> seed = Tensor<float>{1, 10, 100}.to(D{});
+  Tensor<float> const g{1, 10, 100};
+  // x = 2a gets g from x + y, then 3 g, 2 g times itself and 5 g, in kernels of their own.
+  auto const graph = [&](V& x, V& y) {
+    V first = x + y, second = x * 3, third = x * x, fourth = first + second + third - y * 5;
+    V fifth = fourth + x * 5;
+    return fifth;
+  };
+  V x = a * 2, y = b * 7;
+  V result = graph(x, y);
+  V inner = x;
+  inner.retain_grad();
+  result.backward(seed);
+  CHECK(same(seed, g));
+  CHECK(same(a.grad(), 2 * g * (1 + 3 + 2 * Tensor<float>{2, 4, 6} + 5)));
+  CHECK(same(b.grad(), 7 * g * (1 - 5)));
+  CHECK(same(inner.grad(), g * (1 + 3 + 2 * Tensor<float>{2, 4, 6} + 5)));
+  // The sum, which is deeper, shares before the product adds.
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  V deep = (V(y * 1) * 1) * 1, late = x * 3, early = x - deep;
+  V(early + late).backward(seed);
+  CHECK(same(seed, g));
+  CHECK(same(a.grad(), 8 * g));
+  CHECK(same(b.grad(), -7 * g));
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  V(x - y).backward(seed);
+  CHECK(same(a.grad(), 2 * g));
+  CHECK(same(b.grad(), -7 * g));
+  // What grad() gives is the caller's.
+  x = a * 2, y = b * 7;
+  result = x + y;
+  auto [gx, gy] = grad(result, {x, y}, seed);
+  gx += 1;
+  CHECK(same(seed, g));
+  CHECK(same(gy, g));
+  // Hooks see a gradient of their own, and may give another one.
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  x.register_hook([](auto const& gradient) { return gradient * 10; });
+  V(x + y).backward(seed);
+  CHECK(same(seed, g));
+  CHECK(same(a.grad(), 20 * g));
+  CHECK(same(b.grad(), 7 * g));
+  // One Variable twice, a strided gradient, and one that is broadcast.
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  V(x + x + y).backward(seed);
+  CHECK(same(a.grad(), 4 * g));
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  V((x + y).flip(0)).backward(seed);
+  CHECK(same(a.grad(), Tensor<float>{200, 20, 2}));
+  CHECK(same(b.grad(), Tensor<float>{700, 70, 7}));
+  x = a * 2, y = b * 7;
+  a.zero_grad(), b.zero_grad();
+  mean(x + y.unsqueeze(1)).backward();
+  CHECK(same(a.grad(), full({3}, 2.f / 3)));
+  CHECK(same(b.grad(), full({3}, 7.f / 3)));
+}

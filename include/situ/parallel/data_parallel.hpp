@@ -203,7 +203,6 @@ inline constexpr bool is_tuple<std::tuple<Xs...>> = true;
 template <class A, class B>
 inline constexpr bool is_tuple<std::pair<A, B>> = true;
 
-
 /// x with f(tensor) in place of each Tensor, Variable and formula: itself, or in tuples, pairs, vectors, arrays and optionals. What else there is stays.
 template <class X, class F>
 auto map_tensors(X const& x, F const& f) {
