@@ -259,6 +259,105 @@ TEST_CASE("the devices work at the same time") {
   CHECK_FALSE(Meeting::failed);
 }
 
+namespace {
+/// Layers whose derivatives wait until they run on the other device, too.
+template <int K>
+struct Meets2 {
+  static inline std::atomic<int> waiting{0};
+  static inline std::atomic<bool> failed{false};
+  static float value(float x) { return x; }
+  static float derivative(float, float) {
+    ++waiting;
+    auto const end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (waiting < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    if (waiting < 2) failed = true;
+    return 1;
+  }
+};
+template <class Device>
+struct Layers {
+  Variable<float, Device> w1 = Variable<float, Device>(ones<float>({1, 1}, Device{})), w2 = Variable<float, Device>(ones<float>({1, 1}, Device{}));
+  auto forward(auto const& x) const { return map(Meets2<2>(), matmul(map(Meets2<1>(), matmul(x, w1) * 1.f), w2) * 1.f); }
+  SITU_MODULE(w1, w2)
+};
+}  // namespace
+
+TEST_CASE("on the way back, too, down to the first layer") {
+  Layers<First> const net;
+  sum(DataParallel<Layers, First, Second>{net}(ones({2, 1}, First{}))).backward();
+  synchronize(First{});
+  CHECK(net.w1.grad().item() == 2);
+  CHECK_FALSE(Meets2<2>::failed);
+  CHECK_FALSE(Meets2<1>::failed);
+}
+
+namespace {
+/// Writes to one buffer where a derivative reads another one; state in a part that is on no device of its own; a list of flags.
+struct Steps {
+  nn::Counter calls;
+  Tensor<float> last{0};
+  auto forward(auto const& x) const {
+    calls.set(calls.value() + 1);
+    Tensor<float>(last).assign(static_cast<float>(x.shape()[0]));
+    return x;
+  }
+  SITU_MODULE(calls, last)
+};
+template <class Device>
+struct Stateful {
+  Tensor<float, Device> scale = Tensor<float>{1, 2}.to(Device{}), seen = Tensor<float>{0, 0}.to(Device{});
+  Variable<float, Device> weight = Variable<float, Device>(Tensor<float>{3, 4}.to(Device{})), unused = Variable<float, Device>(ones<float>({2}, Device{})),
+                          large = Variable<float, Device>(ones<float>({600, 600}, Device{}));
+  Steps steps;
+  nn::Counter calls;
+  auto forward(auto const& x) const {
+    calls.set(calls.value() + 1);
+    Variable<float, Device> y = square(steps.forward(x) * weight) * scale;
+    Tensor<float, Device>(seen) += 1;
+    return std::pair(y, std::vector<bool>{true, false});
+  }
+  SITU_MODULE(scale, seen, weight, unused, large, steps, calls)
+};
+}  // namespace
+
+TEST_CASE("buffers that are written to leave others alone, state of all kinds is the first device's, and what is not used has no gradient") {
+  Stateful<First> const net, alone;
+  DataParallel<Stateful, First, Second> const parallel{net};
+  auto const x = Tensor<float>{{1, 2}, {3, 4}, {5, 6}}.to(First{});
+  for (int call = 1; call <= 2; ++call) {
+    auto const [y, flags] = parallel(x);
+    sum(y).backward();
+    CHECK(flags == std::vector<bool>{true, false});
+    CHECK(net.calls.value() == call);
+    CHECK(net.steps.calls.value() == call);
+    CHECK(net.steps.last.item() == 2);  // rows
+    CHECK(all(on_host(net.seen) == static_cast<float>(call)).item());
+    CHECK_FALSE(net.unused.has_grad());
+    CHECK_FALSE(net.large.has_grad());
+    sum(alone(x).first).backward();
+    CHECK(all(on_host(net.weight.grad()) == on_host(alone.weight.grad())).item());
+  }
+}
+
+namespace {
+/// Its own gradient, whatever its caller records.
+template <class Device>
+struct Slope {
+  Variable<float, Device> weight = Variable<float, Device>(Tensor<float>{3}.to(Device{}));
+  auto forward(auto const& x) const {
+    enable_grad const guard;
+    return x * grad(sum(square(weight)), weight);
+  }
+  SITU_MODULE(weight)
+};
+}  // namespace
+
+TEST_CASE("under no_grad the parameters of the copies can be differentiated as those of the module; a module of no device") {
+  no_grad const guard;
+  CHECK(all(on_host(DataParallel<Slope, First, Second>{Slope<First>()}(Tensor<float>{{1}, {2}}.to(First{}))) == Tensor<float>{{6}, {12}}).item());
+  CHECK(all(on_host(data_parallel<First, Second>(nn::Sequential{nn::ReLU{}}, Tensor<float>{{-1}, {2}}.to(First{}))) == Tensor<float>{{0}, {2}}).item());
+}
+
 TEST_CASE("is a module: optimisers, modes, state files, copies, one device") {
   auto const host = Net<Cpu>();
   auto const net = to(host, First{}), alone = to(host, First{});
@@ -281,6 +380,10 @@ TEST_CASE("is a module: optimisers, modes, state files, copies, one device") {
   auto const back = to(parallel, Cpu{});
   static_assert(std::is_same_v<decltype(back), DataParallel<Net, Cpu> const>);
   check_close({back(rows_of_input(10)).value()}, {on_host(parallel(x).value())});
+  struct Bigger {
+    DataParallel<Net, First, Second> part;
+  } const bigger{to(back, First{})};  // one device's becomes many's where the type says so
+  CHECK(all(on_host(bigger.part(x).value()) == on_host(parallel(x).value())).item());
   auto const copy = clone(parallel);
   CHECK(parameters(copy)[0].state() != parameters(parallel)[0].state());
   CHECK(all(on_host(copy(x).value()) == on_host(parallel(x).value())).item());
@@ -300,7 +403,7 @@ TEST_CASE("modes reach the copies") {
 TEST_CASE("bad input: what is told, and that nothing changes") {
   auto const net = to(Net<Cpu>(), First{});
   CHECK(thrown<DeviceUnavailable>([&] { DataParallel<Net, First, Emulated<5>> const parallel{net}; },
-                                  "DataParallel: emulated:5 is not there, of the devices emulated:0, emulated:5; there are " + std::to_string(gpu::device_count()) + " GPUs and 2 emulated devices") == "");
+                                  "DataParallel: emulated:5 is not there, of the devices emulated:0, emulated:5; name such as this machine has") == "");
   auto const many = to(Many<Cpu>(), First{});
   DataParallel<Many, First, Second> const parallel{many};
   auto const a = Tensor<float>{{1, 2}, {3, 4}, {5, 6}}.to(First{}), b = Tensor<float>{{1}, {2}}.to(First{}), s = full({}, 10.f, First{});

@@ -53,7 +53,7 @@ struct Section<F, std::tuple<Ys...>, Vs...> final : Node {
         auto* const state = v.state();
         edges[k] = state;
         count_up(state->references);
-        if (state->depth >= depth) depth = state->depth + 1;
+        if (state->depth >= depth) depth = depth_beyond(*state);
       }
       ++k;
     };

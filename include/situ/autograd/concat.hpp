@@ -83,7 +83,7 @@ struct RecordedList final : State<T, D> {
       if (!state->requires_grad) continue;
       edges[k] = state;
       count_up(state->references);
-      if (state->depth >= this->depth) this->depth = state->depth + 1;
+      if (state->depth >= this->depth) this->depth = depth_beyond(*state);
     }
   }
   ~RecordedList() override { drop_inputs(*this); }

@@ -316,7 +316,7 @@ struct Operation<Op, std::tuple<Tensor<Ts, Ds>...>, As...> final : Node {
       if (state->requires_grad) {
         edges[k] = state;
         count_up(state->references);
-        if (state->depth >= depth) depth = state->depth + 1;
+        if (state->depth >= depth) depth = depth_beyond(*state);
       }
       ++k;
     }

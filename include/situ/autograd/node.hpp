@@ -32,7 +32,7 @@ struct Whole {
 
 struct Node {
   int64_t references = 1;  ///< held by results made of it, and one by all handles together
-  int64_t depth = 0;       ///< the longest way to a leaf
+  int64_t depth = 0;       ///< of a leaf 0, of an operation more than of its inputs: see depth_beyond
   char const* name = nullptr;  ///< of the operation; null for a leaf
   Node** inputs = nullptr;     ///< counted; null where no gradient is wanted
   int input_count = 0;
@@ -180,11 +180,15 @@ SITU_NOINLINE inline void drop_inputs(Node& node) noexcept {
   node.input_count = 0;
 }
 
+/// The depth of an operation on `from`. What has 1 or 2 comes after all else on the way back, but before the leaves that it reads: there gradients arrive from
+/// other devices, and to wait for them is to keep their own device from what it still has to do.
+inline int64_t depth_beyond(Node const& from) { return from.depth < 2 ? 3 : from.depth + 1; }
+
 /// Makes `from` input number k of a node.
 SITU_NOINLINE inline void connect_input(Node& node, int k, Node* from) noexcept {
   node.inputs[k] = from;
   count_up(from->references);
-  if (from->depth >= node.depth) node.depth = from->depth + 1;
+  if (from->depth >= node.depth) node.depth = depth_beyond(*from);
 }
 
 /// The operation whose backward runs, for messages.

@@ -143,7 +143,8 @@ template <class X, class Change>
 auto changed_module(X const& x, Change const& change) {
   using R = typename Change::template type<X>;
   if constexpr (any_module<X> && std::is_same_v<R, X>) {
-    return x;  // nothing in it changes
+    if constexpr (requires { change.unchanged(x); }) return change.unchanged(x);
+    else return x;  // nothing in it changes
   } else if constexpr (is_parameter<X>) {
     return change.parameter(x);
   } else if constexpr (std::is_same_v<X, nn::Counter>) {

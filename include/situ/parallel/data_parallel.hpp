@@ -17,6 +17,7 @@
 /// its device while it runs, as one that reads a number, makes the others wait.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <tuple>
@@ -24,7 +25,7 @@
 #include <vector>
 
 #include <situ/autograd/concat.hpp>
-#include <situ/device/present.hpp>
+#include <situ/device/emulated/device.hpp>
 #include <situ/device/query.hpp>
 #include <situ/nn/flatten.hpp>
 #include <situ/nn/move.hpp>
@@ -46,12 +47,25 @@ inline constexpr bool all_different = !(std::is_same_v<D, Ds> || ...) && all_dif
 template <class D>
 inline constexpr bool all_different<D> = true;
 
-__attribute__((noinline, cold)) inline void require_devices(char const* who, AnyDevice const* devices, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) {
-    if (is_there(devices[k])) continue;
-    std::string list;
-    for (std::size_t j = 0; j < count; ++j) list += (j > 0 ? ", " : "") + to_string(devices[j]);
-    fail<DeviceUnavailable>(who, ": ", devices[k], " is not there, of the devices ", list, "; there are ", gpu::device_count(), " GPUs and ", situ::emulated::device_count(), " emulated devices");
+/// Whether a device is there; one that a user has added is, as soon as it is a type.
+template <class D>
+bool is_there() {
+  if constexpr (std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>) return AnyDevice(D{}).ordinal() < gpu::device_count();
+  else if constexpr (emulated::ordinal_of<D> >= 0) return emulated::ordinal_of<D> < situ::emulated::device_count();
+  else return true;
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_devices(char const* who, AnyDevice const& missing, AnyDevice const* devices, std::size_t count) {
+  std::string list;
+  for (std::size_t k = 0; k < count; ++k) list += (k > 0 ? ", " : "") + to_string(devices[k]);
+  fail<DeviceUnavailable>(who, ": ", missing, " is not there, of the devices ", list, "; name such as this machine has");
+}
+template <class... Ds>
+void require_devices(char const* who) {
+  static_assert(all_different<Ds...>, "situ::DataParallel: the devices must be different ones");
+  AnyDevice const devices[] = {Ds{}...};
+  bool const there[] = {is_there<Ds>()...};
+  for (std::size_t k = 0; k < sizeof...(Ds); ++k) {
+    if (!there[k]) fail_devices(who, devices[k], devices, sizeof...(Ds));
   }
 }
 
@@ -60,46 +74,100 @@ __attribute__((noinline, cold)) inline void require_devices(char const* who, Any
 /// What profiles and TransferLogs say of the copies.
 inline constexpr CallSite parallel_site{nullptr, 0, "DataParallel"};
 
-/// Parameters and buffers of up to this many bytes cross together, in one copy.
+/// Parameters of up to this many bytes cross together, in one copy.
 inline constexpr int64_t joined_bytes = int64_t{1} << 20;
 
-/// Variables or Tensors that go to other devices.
-template <class V>
-class Cargo {
- public:
-  void add(V const& x) {
-    bool const is_small = x.size() * static_cast<int64_t>(sizeof(value_of<V>)) <= joined_bytes;
-    (is_small ? small_ : large_).push_back(x);
-  }
-  /// Puts the small ones one behind the other. To be called once, before they are sent.
-  void join() {
-    if (small_.size() < 2) return;
-    std::vector<V> flat;
-    for (V const& each : small_) {
-      flat.push_back(each.flatten());
-      sizes_.push_back(each.size());
+/// Parameters one behind the other, so that they cross in one copy, and their gradients in one. Those of copies that were not used have none.
+template <class T, class D>
+class JoinedParameters {
+  using V = Variable<T, D>;
+  /// The gradients of the parameters are parts of that of the whole.
+  struct Rule {
+    using twice = void;
+    static constexpr bool stateless = true;
+    std::vector<int64_t> ends;
+    Tensor<bool> reached;
+
+    template <class G, class Ix>
+    void send(G const& g, std::size_t k, Ix const& into) const {
+      bool* const all = Tensor<bool>(reached).data();
+      if (all[k] && into.needed()) into.add(g.slice(0, k > 0 ? ends[k - 1] : 0, ends[k]).reshape(into.shape()));
+      if (k + 1 == ends.size()) std::fill(all, all + ends.size(), false);
     }
-    joined_.emplace(concat(flat));
-  }
-  /// Calls take(x, copy of x on D) for each.
-  template <class D, class F>
-  void send(D, F const& take) const {
-    for (V const& each : large_) take(each, each.to(D{}, parallel_site));
-    if (!joined_) {
-      for (V const& each : small_) take(each, each.to(D{}, parallel_site));
+  };
+
+ public:
+  std::vector<V> parameters;
+
+  /// Once all are there, before they are sent.
+  void join() {
+    if (parameters.empty()) return;
+    std::vector<Tensor<T, D>> flat;
+    bool leaves = true;
+    for (V const& each : parameters) {
+      flat.push_back(each.value().flatten());
+      ends_.push_back((ends_.empty() ? 0 : ends_.back()) + each.size());
+      leaves = leaves && each.is_leaf();
+    }
+    Tensor<T, D> value = concat(flat);
+    if (!records_gradients) {
+      whole_.emplace(std::move(value), false);
       return;
     }
-    auto const parts = split(joined_->to(D{}, parallel_site), sizes_);
-    for (std::size_t k = 0; k < parts.size(); ++k) take(small_[k], parts[k].reshape(small_[k].shape()));
+    reached_ = zeros<bool>({static_cast<int64_t>(parameters.size())});
+    whole_.emplace(V::adopt(new RecordedList<T, D, Rule>("DataParallel", std::move(value), Rule{ends_, reached_}, parameters.data(), parameters.size())));
+    if (leaves) whole_->state()->depth = 1;
+  }
+  /// Calls take(parameter, copy on To) for each.
+  template <class To, class F>
+  void send(To, F const& take) const {
+    if (!whole_) return;
+    Variable<T, To> const there = sent(*whole_, To{});
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      auto const part = [first = k > 0 ? ends_[k - 1] : 0, last = ends_[k], shape = parameters[k].shape()](auto const& t) { return t.slice(0, first, last).reshape(shape); };
+      Tensor<T, To> value(part(there.value()));
+      if (!records_gradients) {
+        take(parameters[k], Variable<T, To>(std::move(value), true));
+        continue;
+      }
+      take(parameters[k], noted_view(record("DataParallel", std::move(value), twice([part, k, reached = reached_](auto const& g, auto const& into) {
+                                              Tensor<bool>(reached).data()[k] = true;
+                                              into.add_part(part, g);
+                                            }),
+                                            there),
+                                     there));
+    }
+  }
+  /// One parameter's copy.
+  template <class To>
+  static Variable<T, To> sent(V const& v, To) {
+    if (!records_gradients || !v.requires_grad()) return Variable<T, To>(v.value().to(To{}, parallel_site), v.requires_grad());
+    Variable<T, To> copy = v.to(To{}, parallel_site);
+    if (v.state()->depth < 2) copy.state()->depth = 2;
+    return copy;
   }
 
  private:
-  std::vector<V> small_, large_;
-  std::vector<int64_t> sizes_;
-  std::optional<V> joined_;
+  std::vector<int64_t> ends_;
+  Tensor<bool> reached_;
+  std::optional<V> whole_;
 };
 
-/// What the copies of a module on D are made of: its parameters of the types in the list, and its buffers.
+/// Whether a module, or what it holds, has parameters or buffers.
+template <class X>
+inline constexpr bool has_state = is_parameter<X> || is_buffer<X>;
+template <class X>
+inline constexpr bool has_state<std::optional<X>> = has_state<X>;
+template <several X>
+inline constexpr bool has_state<X> = has_state<typename element_of_several<X>::type>;
+template <class Members>
+inline constexpr bool any_has_state = false;
+template <class... Ms>
+inline constexpr bool any_has_state<Types<Ms...>> = (has_state<Ms> || ...);
+template <any_module X>
+inline constexpr bool has_state<X> = any_has_state<typename X::situ_member_types>;
+
+/// What the copies of a module on D are made of: its parameters, of the types in the list.
 template <class D, class Parameters>
 class Shipment;
 template <class D, class... Vs>
@@ -108,90 +176,69 @@ class Shipment<D, Types<Vs...>> {
   template <class M>
   explicit Shipment(M const& net) {
     (add<Vs>(net), ...);
-    for_each_held(net, [&]<class X>(X const& x) {
-      if constexpr (std::is_same_v<X, Tensor<float, D>>) buffers_.add(x);
-    });
-    (join<Vs>(), ...);
-    buffers_.join();
   }
   /// A copy on To. Gradients go back from its parameters to the module's.
   template <class To, class M>
   auto copy(M const& net) const {
     Copies<To> copies;
-    (send<Vs>(copies), ...);
-    buffers_.send(To{}, [&](auto const& from, auto copy) { copies.buffers.push_back({from, std::move(copy)}); });
+    (std::get<JoinedOf<Vs>>(joined_).send(To{}, [&](Vs const& from, Copied<To, Vs> copy) { std::get<Pairs<To, Vs>>(copies).push_back({from, std::move(copy)}); }), ...);
     return changed_module(net, Replicate<To>{copies});
   }
 
  private:
   template <class V>
-  struct Parts {
-    Cargo<V> trained, frozen;
-  };
-  template <class V, class W>
-  struct Pair {
-    V from;
-    W copy;
-  };
+  using JoinedOf = JoinedParameters<value_of<V>, device_of<V>>;
   template <class To, class V>
   using Copied = Variable<value_of<V>, To>;
-  template <class To>
-  struct Copies {
-    std::tuple<std::vector<Pair<Vs, Copied<To, Vs>>>...> parameters;
-    std::vector<Pair<Tensor<float, D>, Tensor<float, To>>> buffers;
+  template <class To, class V>
+  struct Pair {
+    V from;
+    Copied<To, V> copy;
   };
+  template <class To, class V>
+  using Pairs = std::vector<Pair<To, V>>;
+  template <class To>
+  using Copies = std::tuple<Pairs<To, Vs>...>;
+
   /// The change of a module that is copied; see nn/move.hpp.
   template <class To>
   struct Replicate {
     template <class X>
     using type = typename moved_type<X, To>::type;
-    Copies<To> const& copies;
+    Copies<To>& copies;
 
     template <class T>
     Variable<T, To> parameter(Variable<T, D> const& v) const {
-      for (auto const& each : std::get<std::vector<Pair<Variable<T, D>, Variable<T, To>>>>(copies.parameters)) {
+      auto& known = std::get<Pairs<To, Variable<T, D>>>(copies);
+      for (auto const& each : known) {
         if (each.from.state() == v.state()) return each.copy;
       }
-      return v.to(To{}, parallel_site);
+      known.push_back({v, JoinedParameters<T, D>::sent(v, To{})});
+      return known.back().copy;
     }
     template <class H, class T>
     auto buffer(H const& x, Tensor<T, D> const*) const {
-      if constexpr (is_optional<H>) return x ? std::optional<Tensor<T, To>>(one_buffer(*x)) : std::optional<Tensor<T, To>>();
-      else return one_buffer(x);
+      if constexpr (is_optional<H>) return x ? std::optional<Tensor<T, To>>(x->to(To{}, parallel_site)) : std::optional<Tensor<T, To>>();
+      else return x.to(To{}, parallel_site);
     }
-    template <class T>
-    Tensor<T, To> one_buffer(Tensor<T, D> const& x) const {
-      if constexpr (std::is_same_v<T, float>) {
-        for (auto const& each : copies.buffers) {
-          if (each.from.body() == x.body()) return each.copy;
-        }
-      }
-      return x.to(To{}, parallel_site);
+    /// What is on no device of its own has its state copied, too.
+    template <class X>
+    X unchanged(X const& x) const {
+      if constexpr (has_state<X>) return clone(x);
+      else return x;
     }
   };
 
   template <class V, class M>
   void add(M const& net) {
-    auto& parts = std::get<Parts<V>>(parts_);
-    for (V const& each : parameters_of<V>(net)) (each.requires_grad() ? parts.trained : parts.frozen).add(each);
-  }
-  template <class V>
-  void join() {
-    auto& parts = std::get<Parts<V>>(parts_);
-    parts.trained.join();
-    parts.frozen.join();
-  }
-  template <class V, class To>
-  void send(Copies<To>& copies) const {
-    auto const& parts = std::get<Parts<V>>(parts_);
-    auto& to = std::get<std::vector<Pair<V, Copied<To, V>>>>(copies.parameters);
-    auto const take = [&](V const& from, Copied<To, V> copy) { to.push_back({from, std::move(copy)}); };
-    parts.trained.send(To{}, take);
-    parts.frozen.send(To{}, take);
+    JoinedOf<V>& joined = std::get<JoinedOf<V>>(joined_);
+    for (V const& each : parameters_of<V>(net)) {
+      if (each.requires_grad() && each.size() * static_cast<int64_t>(sizeof(value_of<V>)) <= joined_bytes) joined.parameters.push_back(each);
+    }
+    joined.join();
   }
 
-  std::tuple<Parts<Vs>...> parts_;
-  Cargo<Tensor<float, D>> buffers_;
+  std::tuple<JoinedOf<Vs>...> joined_;
 };
 
 // ---- cutting and joining -------------------------------------------------------------------------------------------------------
@@ -256,7 +303,7 @@ Y joined_outputs(std::vector<Y> const& all) {
     for (Y const& each : all) {
       if (each.size() != result.size()) fail<ShapeError>("DataParallel: the modules give ", result.size(), " outputs on one device and ", each.size(), " on another one");
     }
-    for (std::size_t k = 0; k < result.size(); ++k) result[k] = joined_at([k](Y const& y) -> auto const& { return y[k]; });
+    for (std::size_t k = 0; k < result.size(); ++k) result[k] = joined_at([k](Y const& y) { return y[k]; });
     return result;
   } else {
     return all[0];
@@ -288,7 +335,8 @@ auto run_in_parallel(M& net, Xs const&... xs) {
     }
     batch = shape[0], seen = shape;
   };
-  auto const settle = [&](auto const& x) {
+  auto const settle = [&]<class X>(X const& x) {
+    static_assert(mixes_with<device_of<X>, D>, "situ::DataParallel: an input holds a tensor of another device than the first one; move it there with to");
     note(x.shape());
     return settled(x);
   };
@@ -305,66 +353,74 @@ auto run_in_parallel(M& net, Xs const&... xs) {
   };
   using Output = decltype(map_tensors(output_of(net, D{}, 0), home));
   if (cut.devices == 1) return Output(map_tensors(output_of(net, D{}, 0), home));
-
-  Shipment<D, typename parameter_types_in<Types<>, std::remove_const_t<M>>::type> const shipment(net);
-  auto const output_on = [&]<class To>(To to, int device) {
-    auto module = shipment.template copy<To>(net);
-    return output_of(module, to, device);
-  };
-  std::vector<Output> outputs;
-  [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-    std::tuple<std::optional<decltype(output_on(Ds{}, 0))>...> others;
-    ((static_cast<int>(Ks) + 1 < cut.devices ? static_cast<void>(std::get<Ks>(others).emplace(output_on(Ds{}, static_cast<int>(Ks) + 1))) : void()), ...);
-    outputs.push_back(map_tensors(output_of(net, D{}, 0), home));
-    ((std::get<Ks>(others) ? outputs.push_back(map_tensors(*std::get<Ks>(others), home)) : void()), ...);
-  }(std::index_sequence_for<Ds...>{});
-  return joined_outputs(outputs);
+  constexpr bool joinable = (std::is_same_v<Output, decltype(map_tensors(output_of(std::declval<typename moved_type<std::remove_const_t<M>, Ds>::type&>(), Ds{}, 0), home))> && ...);
+  static_assert(joinable, "situ::DataParallel: outputs are joined that are tensors, Variables and formulas, and tuples, pairs, vectors, arrays and optionals of them; this module gives a type of its own for each device");
+  if constexpr (joinable) {
+    Shipment<D, typename parameter_types_in<Types<>, std::remove_const_t<M>>::type> const shipment(net);
+    auto const output_on = [&]<class To>(To to, int device) {
+      auto module = shipment.template copy<To>(net);
+      return output_of(module, to, device);
+    };
+    std::vector<Output> outputs;
+    [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      std::tuple<std::optional<decltype(output_on(Ds{}, 0))>...> others;
+      ((static_cast<int>(Ks) + 1 < cut.devices ? static_cast<void>(std::get<Ks>(others).emplace(output_on(Ds{}, static_cast<int>(Ks) + 1))) : void()), ...);
+      outputs.push_back(map_tensors(output_of(net, D{}, 0), home));
+      ((std::get<Ks>(others) ? outputs.push_back(map_tensors(*std::get<Ks>(others), home)) : void()), ...);
+    }(std::index_sequence_for<Ds...>{});
+    return joined_outputs(outputs);
+  }
 }
 
 }  // namespace detail
 
 /// net(inputs...) on several devices, for a module of any type: data_parallel<Cuda<0>, Cuda<1>>(net, x). See DataParallel.
 template <device D, device... Ds, any_module M, class... Xs>
-  requires(std::is_same_v<detail::module_device<std::remove_const_t<M>>, D> && (detail::input_fits<typename M::situ_member_types, Xs> && ...))
-auto data_parallel(M& net, Xs const&... inputs) {
-  static_assert(detail::all_different<D, Ds...>, "situ::data_parallel: the devices must be different ones");
-  AnyDevice const devices[] = {D{}, Ds{}...};
-  detail::require_devices("data_parallel", devices, 1 + sizeof...(Ds));
+  requires(detail::stays_on<std::remove_cvref_t<M>, D> && (detail::input_fits<typename std::remove_cvref_t<M>::situ_member_types, Xs> && ...))
+auto data_parallel(M&& net, Xs const&... inputs) {
+  detail::require_devices<D, Ds...>("data_parallel");
   return detail::run_in_parallel<D, Ds...>(net, inputs...);
 }
 template <device D, device... Ds, any_module M, class... Xs,
-          class Error = error::the_module_is_not_on_the_first_of_the_devices__move_it_with_to<D, detail::module_device<std::remove_const_t<M>>>>
-  requires(!std::is_same_v<detail::module_device<std::remove_const_t<M>>, D>)
-void data_parallel(M&, Xs const&...) = delete;
-template <device D, device... Ds, any_module M, class... Xs, class Error = typename detail::wrong_input<typename M::situ_member_types, Xs...>::type>
-  requires(std::is_same_v<detail::module_device<std::remove_const_t<M>>, D>)
-void data_parallel(M&, Xs const&...) = delete;
+          class Error = error::the_module_is_not_on_the_first_of_the_devices__move_it_with_to<D, detail::module_device<std::remove_cvref_t<M>>>>
+  requires(!detail::stays_on<std::remove_cvref_t<M>, D>)
+void data_parallel(M&&, Xs const&...) = delete;
+template <device D, device... Ds, any_module M, class... Xs, class Error = typename detail::wrong_input<typename std::remove_cvref_t<M>::situ_member_types, Xs...>::type>
+  requires(detail::stays_on<std::remove_cvref_t<M>, D>)
+void data_parallel(M&&, Xs const&...) = delete;
 
-/// A module whose calls run on several devices: DataParallel<Net, Cuda<0>, Cuda<1>> parallel{net}, of a template Net<Device>.
+/// A module whose calls run on several devices: DataParallel<Net, Cuda<0>, Cuda<1>> parallel{net}, of a template Net<Device> (for a layer:
+/// template <class D> using Net = nn::Linear<float, D>).
 ///
 /// It is a module on the first device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as
-/// PyTorch's do), learning::Trainer and to(parallel, device), which gives a DataParallel on that device alone, take it as any other.
+/// PyTorch's do), learning::Trainer in float, and to(parallel, device), which gives a DataParallel on that device alone, take it as any other.
 ///
-/// Inputs    Tensors, Variables and formulas on the first device, cut along their first axis: n rows on k devices are ⌈n/k⌉ for each, fewer for the last, and where
-///           there are fewer rows than devices the last ones do nothing. Tensors without axes are given to all; so is what is no tensor. Tuples, pairs, vectors, arrays and
-///           optionals of tensors are cut one by one.
-/// Outputs   joined along their first axis on the first device; numbers are joined to a vector of one for each device that took part: mean(parallel(x)) for a module that
-///           gives its loss, where the rows divide evenly.
-/// Gradients recorded as everything else: those of the parameters are the sums over the devices, in their order, on the first one.
-/// Buffers   the other devices' copies are dropped after a call: running statistics are those of the first device's part, as PyTorch's are.
-/// Throws    DeviceUnavailable when it is made and a device is not there; ShapeError for inputs of different lengths; what the module throws.
-/// Cost      each call sends each other device the parameters: those of up to a megabyte together in one copy, and so their gradients back.
+/// Inputs    Tensors, Variables and formulas on the first device. All that have axes are cut along their first one, as `chunk` cuts: n rows on k devices are ⌈n/k⌉ for each as
+///           long as there are rows, so that the last devices may get fewer, or nothing to do. What every device needs whole, as a mask [rows, keys] of attention, is a member of the
+///           module, or is expanded to an axis of the batch. Tensors without axes are given to all; so is what is no tensor. Tuples, pairs, vectors, arrays and optionals
+///           of tensors are cut one by one. Where nothing has axes, the first device does all.
+/// Outputs   tensors, Variables and formulas, and tuples, pairs, vectors, arrays and optionals of them, joined along their first axis on the first device; numbers are joined to a vector
+///           of one for each device that took part: mean(parallel(x)) for a module that gives its loss, where the rows divide evenly.
+/// Gradients recorded as everything else: those of the parameters are the sums over the devices, in an order that is the same for every call, on the first one. On the way back it
+///           waits for the others' when it has nothing else to do.
+/// Buffers   the other devices' copies are dropped after a call: running statistics are those of the first device's part, as PyTorch's are. A layer that wants several rows for them
+///           (BatchNorm in training) wants them on every device.
+/// Throws    DeviceUnavailable when it is made and a device is not there; ShapeError for inputs of different lengths; what the module throws, and for more than one device Error for layers
+///           that have no parameters yet (LazyLinear).
+/// Cost      each call sends each other device the parameters: those of a type that are trained and of up to a megabyte together in one copy, and so their gradients back; the others, and
+///           buffers, one by one. A module does not write to parameters while it runs.
 template <template <class> class Net, device D, device... Ds>
 class DataParallel {
  public:
-  explicit DataParallel(Net<D> net) : DataParallel(nn::from_members, std::move(net)) {
-    AnyDevice const devices[] = {D{}, Ds{}...};
-    detail::require_devices("DataParallel", devices, 1 + sizeof...(Ds));
-  }
+  explicit DataParallel(std::type_identity_t<Net<D>> net) : DataParallel(nn::from_members, std::move(net)) { detail::require_devices<D, Ds...>("DataParallel"); }
   template <any_module M, class Error = error::the_module_is_not_on_the_first_of_the_devices__move_it_with_to<D, detail::module_device<M>>>
-    requires(!std::is_convertible_v<M, Net<D>> && !std::is_same_v<M, DataParallel>)
+    requires(!std::is_convertible_v<M, Net<D>> && !std::is_same_v<M, DataParallel> && !std::is_same_v<M, DataParallel<Net, D>>)
   explicit DataParallel(M const&) = delete;
-  DataParallel(nn::from_members_t, Net<D> net) : module(std::move(net)) { static_assert(detail::all_different<D, Ds...>, "situ::DataParallel: the devices must be different ones"); }
+  /// What to(parallel, D{}) gives, for a member of this type.
+  DataParallel(DataParallel<Net, D> const& one)
+    requires(sizeof...(Ds) > 0)
+      : DataParallel(one.module) {}
+  DataParallel(nn::from_members_t, std::type_identity_t<Net<D>> net) : module(std::move(net)) {}
 
   template <class To>
   using on_device = DataParallel<Net, To>;

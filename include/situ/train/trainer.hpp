@@ -13,7 +13,6 @@
 
 #include <situ/data/loader.hpp>
 #include <situ/device/any.hpp>
-#include <situ/device/present.hpp>
 #include <situ/io/safetensors.hpp>
 #include <situ/nn/mixed.hpp>
 #include <situ/ops/random.hpp>
@@ -121,7 +120,7 @@ class Trainer {
   AnyDevice device() const {
     AnyDevice const wanted[] = {AnyDevice(Devices{})...};
     for (AnyDevice const& each : wanted) {
-      if (detail::is_there(each)) return each;
+      if (is_there(each)) return each;
     }
     detail::fail<DeviceUnavailable>("Trainer: none of the devices of its list is available here; add Cpu to the list");
   }
@@ -153,6 +152,11 @@ class Trainer {
   void fit(Net&, Xs const&...) const = delete;
 
  private:
+  static bool is_there(AnyDevice const& d) {
+    if (d.type() == AnyDevice::kind::emulated) return d.ordinal() < emulated::device_count();
+    return !d.is_cuda() || try_gpu(d.ordinal()) == d;
+  }
+
   /// The schedule where none is asked for.
   struct NoSchedule {
     void step() {}
