@@ -65796,7 +65796,7 @@ void data_parallel(M&&, Xs const&...) = delete;
 /// Inputs    Tensors, Variables and formulas on the first device. All that have axes are cut along their first one, as `chunk` cuts: n rows on k devices are ⌈n/k⌉ for each as
 ///           long as there are rows, so that the last devices may get fewer, or nothing to do. What every device needs whole, as a mask [rows, keys] of attention, is a member of the
 ///           module, or is expanded to an axis of the batch. Tensors without axes are given to all; so is what is no tensor. Tuples, pairs, vectors, arrays and optionals
-///           of tensors are cut one by one. Where nothing has axes, the first device does all.
+///           of tensors are cut one by one. Where nothing has axes, the first device does all. A module that writes to its input writes to the first device's rows.
 /// Outputs   tensors, Variables and formulas, and tuples, pairs, vectors, arrays and optionals of them, joined along their first axis on the first device; numbers are joined to a vector
 ///           of one for each device that took part: mean(parallel(x)) for a module that gives its loss, where the rows divide evenly.
 /// Gradients recorded as everything else: those of the parameters are the sums over the devices, in an order that is the same for every call, on the first one. On the way back it
