@@ -1120,8 +1120,9 @@ class Shape {
   constexpr int rank() const { return rank_; }
   constexpr std::size_t size() const { return static_cast<std::size_t>(rank_); }
   constexpr bool empty() const { return rank_ == 0; }
-  constexpr int64_t operator[](std::integral auto k) const { return values_[k]; }
-  constexpr int64_t& operator[](std::integral auto k) { return values_[k]; }
+  /// Entry k; of a negative k the one that far from the end. Throws IndexError where there is none; beyond the rank, but below eight, there is 0.
+  constexpr int64_t operator[](std::integral auto k) const { return values_[static_cast<uint64_t>(k) < max_rank ? static_cast<int>(k) : from_end(static_cast<int64_t>(k))]; }
+  constexpr int64_t& operator[](std::integral auto k) { return values_[static_cast<uint64_t>(k) < max_rank ? static_cast<int>(k) : from_end(static_cast<int64_t>(k))]; }
   constexpr int64_t const* data() const { return values_; }
   constexpr int64_t const* begin() const { return values_; }
   constexpr int64_t const* end() const { return values_ + rank_; }
@@ -1155,6 +1156,10 @@ class Shape {
   friend void append_to(detail::MessageText& to, Shape const& shape);
 
  private:
+  __attribute__((noinline, cold)) constexpr int from_end(int64_t k) const {
+    if (k >= 0 || k < -rank_) detail::fail<IndexError>("shape: there is no entry ", k, " of ", rank_);
+    return static_cast<int>(k) + rank_;
+  }
   [[noreturn]] static void too_many(int64_t count) {
     detail::fail<ShapeError>("shape: ", count, " dimensions were given: a tensor has at most ", max_rank);
   }
@@ -11286,11 +11291,14 @@ concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v
 #define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
-// `x.to("cuda")`.
+// `x.to("cuda")`, and what is known at run time: `x.to(try_gpu())`, `x.to(0)`.
 #define SITU_NO_DEVICE_NAME                                                                                                        \
   template <std::same_as<char> C, std::size_t N,                                                                                   \
             class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>           \
-  void to(C const (&)[N]) const = delete;
+  void to(C const (&)[N]) const = delete;                                                                                          \
+  template <class Name, class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<Name>> \
+    requires(!situ::device<Name>)                                                                                                  \
+  void to(Name const&) const = delete;
 // `softmax(x)`, without the axis. The pack, which is empty, lets a function of one operand of the user's own go before.
 #define SITU_NO_AXIS_LEFT_OUT(NAME)                                                                                                \
   template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>                  \

@@ -109,3 +109,18 @@ TEST_CASE("counting elements finds negative sizes and products that overflow") {
   CHECK(thrown<ShapeError>([] { detail::count_of({INT64_MAX / 4}, "zeros", 8); },
                            "zeros: shape [2305843009213693951] has more elements than can be addressed: the product of the sizes overflows") == "");
 }
+
+TEST_CASE("entries are counted from the end, too") {
+  Shape s{2, 3, 5};
+  CHECK(s[-1] == 5);
+  CHECK(s[-3] == 2);
+  CHECK(s[int64_t{-2}] == 3);
+  s[-1] = 7;
+  CHECK(s == Shape{2, 3, 7});
+  CHECK(thrown<IndexError>([&] { (void)s[-4]; }, "shape: there is no entry -4 of 3") == "");
+  CHECK(thrown<IndexError>([&] { (void)s[8]; }, "shape: there is no entry 8 of 3") == "");
+  CHECK(thrown<IndexError>([&] { s[std::size_t{1} << 63] = 1; }, "shape: there is no entry -9223372036854775808 of 3") == "");
+  CHECK(thrown<IndexError>([&] { (void)Shape{}[-1]; }, "shape: there is no entry -1 of 0") == "");
+  CHECK(Shape{1, 2, 3, 4, 5, 6, 7, 8}[-8] == 1);
+  static_assert(Shape{2, 3}[-1] == 3);
+}

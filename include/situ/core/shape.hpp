@@ -71,8 +71,9 @@ class Shape {
   constexpr int rank() const { return rank_; }
   constexpr std::size_t size() const { return static_cast<std::size_t>(rank_); }
   constexpr bool empty() const { return rank_ == 0; }
-  constexpr int64_t operator[](std::integral auto k) const { return values_[k]; }
-  constexpr int64_t& operator[](std::integral auto k) { return values_[k]; }
+  /// Entry k; of a negative k the one that far from the end. Throws IndexError where there is none; beyond the rank, but below eight, there is 0.
+  constexpr int64_t operator[](std::integral auto k) const { return values_[static_cast<uint64_t>(k) < max_rank ? static_cast<int>(k) : from_end(static_cast<int64_t>(k))]; }
+  constexpr int64_t& operator[](std::integral auto k) { return values_[static_cast<uint64_t>(k) < max_rank ? static_cast<int>(k) : from_end(static_cast<int64_t>(k))]; }
   constexpr int64_t const* data() const { return values_; }
   constexpr int64_t const* begin() const { return values_; }
   constexpr int64_t const* end() const { return values_ + rank_; }
@@ -106,6 +107,10 @@ class Shape {
   friend void append_to(detail::MessageText& to, Shape const& shape);
 
  private:
+  __attribute__((noinline, cold)) constexpr int from_end(int64_t k) const {
+    if (k >= 0 || k < -rank_) detail::fail<IndexError>("shape: there is no entry ", k, " of ", rank_);
+    return static_cast<int>(k) + rank_;
+  }
   [[noreturn]] static void too_many(int64_t count) {
     detail::fail<ShapeError>("shape: ", count, " dimensions were given: a tensor has at most ", max_rank);
   }

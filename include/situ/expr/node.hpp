@@ -216,11 +216,14 @@ concept may_cross_asynchronously = !std::is_same_v<From, Cpu> && !std::is_same_v
 #define SITU_NO_TRUTH(E)                                                                                                           \
   template <std::same_as<bool> B, class Error = error::a_tensor_is_no_truth__use_item_of_one_element_or_any_or_all_or_equal<E>>    \
   explicit operator B() const = delete;
-// `x.to("cuda")`.
+// `x.to("cuda")`, and what is known at run time: `x.to(try_gpu())`, `x.to(0)`.
 #define SITU_NO_DEVICE_NAME                                                                                                        \
   template <std::same_as<char> C, std::size_t N,                                                                                   \
             class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<C>>           \
-  void to(C const (&)[N]) const = delete;
+  void to(C const (&)[N]) const = delete;                                                                                          \
+  template <class Name, class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<Name>> \
+    requires(!situ::device<Name>)                                                                                                  \
+  void to(Name const&) const = delete;
 // `softmax(x)`, without the axis. The pack, which is empty, lets a function of one operand of the user's own go before.
 #define SITU_NO_AXIS_LEFT_OUT(NAME)                                                                                                \
   template <class E, class... Nothing, class Error = error::the_axis_is_to_be_given__as_in_softmax_of_x_and_1<E>>                  \
