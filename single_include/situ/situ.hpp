@@ -19299,8 +19299,11 @@ Tensor<T, D> ones(Shape const& shape, D = {}) {
   return detail::filled<T, D>(shape, 1, "ones");
 }
 
-// One extent may stand alone, several stand in braces.
+// One extent may stand alone, several stand in braces. A device is a type.
 #define SITU_SHAPE_IN_BRACES(NAME)                                                                      \
+  template <element T = float, class Name, class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<Name>> \
+    requires(!device<Name>)                                                                             \
+  void NAME(Shape const&, Name const&) = delete;                                                        \
   template <element T = float, device D = Cpu, std::integral Ix, std::integral J, std::integral... Is,  \
             class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>               \
   Tensor<T, D> NAME(Ix, J, Is...) = delete;
@@ -19310,6 +19313,9 @@ SITU_SHAPE_IN_BRACES(ones)
 template <element T = float, device D = Cpu, std::integral Ix, std::integral J, number V, number... Vs,
           class Error = error::a_shape_stands_in_braces__as_in_zeros_of_braces_2_3<Ix>>
 Tensor<T, D> full(Ix, J, V, Vs...) = delete;
+template <element T = float, number V, class Name, class Error = error::a_device_is_a_type__as_in_x_to_Cuda_0_with_braces__or_try_gpu_and_visit_at_run_time<Name>>
+  requires(!device<Name>)
+void full(Shape const&, V, Name const&) = delete;
 
 /// start, start + step, ... before stop. Throws ShapeError when step is 0 or leads away from stop, or start or stop is not finite.
 template <element T = float, device D = Cpu, number A, number B, number S = int>
