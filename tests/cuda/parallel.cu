@@ -8,10 +8,12 @@
 #include <support/compare.hpp>
 
 using namespace situ;
+namespace parallel_test {}  // named: g++ warns of members of templates in anonymous ones
+using namespace parallel_test;
 using situ_test::differs;
 using situ_test::numbers;
 
-namespace {
+namespace parallel_test {
 
 template <class Device>
 struct Net {
@@ -34,7 +36,7 @@ void check_parallel(Parallel const& parallel, Net<D> const& net, Net<Cpu> const&
   for (std::size_t k = 0; k < wanted.size(); ++k) CHECK(differs(found[k].grad(), wanted[k].grad(), 1e-4) == "");
 }
 
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("a GPU and the host share a batch") {
   Net<Cpu> const host;

@@ -24,9 +24,11 @@
 #include <support/devices.hpp>
 
 using namespace situ;
+namespace parallel_test {}  // named: g++ warns of members of templates in anonymous ones
+using namespace parallel_test;
 using situ_test::thrown;
 
-namespace {
+namespace parallel_test {
 
 using First = Emulated<0>;
 using Second = Emulated<1>;
@@ -69,7 +71,7 @@ void check_close(std::vector<Tensor<float>> const& found, std::vector<Tensor<flo
 }
 int64_t launches(int device) { return emulated::statistics(device).launches; }
 
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("outputs are those of one device, and gradients sums of the devices'") {
   Devices const devices(3);
@@ -106,7 +108,7 @@ TEST_CASE("rows are cut as chunks are, and nothing to cut stays on the first dev
   CHECK(launches(1) == second);
 }
 
-namespace {
+namespace parallel_test {
 /// Several inputs and outputs of several kinds.
 template <class Device>
 struct Many {
@@ -118,7 +120,7 @@ struct Many {
   }
   SITU_MODULE(weight, power)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("tensors in tuples, pairs, vectors and optionals; numbers become vectors") {
   auto const net = to(Many<Cpu>(), First{});
@@ -185,7 +187,7 @@ TEST_CASE("few copies: the parameters together, their gradients together, and on
   CHECK(backward.bytes() == parameter_bytes + 4 * 2 * 4);
 }
 
-namespace {
+namespace parallel_test {
 /// Parameters beyond the joined ones, one in two places, a frozen one, and buffers.
 template <class Device>
 struct Mixture {
@@ -201,7 +203,7 @@ struct Mixture {
   }
   SITU_MODULE(large, small, same, frozen, wide, offset, second_offset, index, nothing, list)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("large, shared and frozen parameters, several element types, buffers") {
   auto net = to(Mixture<Cpu>(), First{});
@@ -230,7 +232,7 @@ TEST_CASE("running statistics are those of the first device's rows") {
   CHECK(all(on_host(y.value()).slice(0, 3, 6) == on_host(Variable(clone(one)(x.slice(0, 3, 6))).value())).item());
 }
 
-namespace {
+namespace parallel_test {
 /// Waits until a call runs on the other device, too.
 struct Meeting {
   static inline std::atomic<int> waiting{0};
@@ -249,7 +251,7 @@ struct Meets {
   auto forward(auto const& x) const { return map(Meeting(), constant(x)) * weight; }
   SITU_MODULE(weight)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("the devices work at the same time") {
   auto const net = to(Meets<Cpu>(), First{});
@@ -259,7 +261,7 @@ TEST_CASE("the devices work at the same time") {
   CHECK_FALSE(Meeting::failed);
 }
 
-namespace {
+namespace parallel_test {
 /// Layers whose derivatives wait until they run on the other device, too.
 template <int K>
 struct Meets2 {
@@ -280,7 +282,7 @@ struct Layers {
   auto forward(auto const& x) const { return map(Meets2<2>(), matmul(map(Meets2<1>(), matmul(x, w1) * 1.f), w2) * 1.f); }
   SITU_MODULE(w1, w2)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("on the way back, too, down to the first layer") {
   Layers<First> const net;
@@ -291,7 +293,7 @@ TEST_CASE("on the way back, too, down to the first layer") {
   CHECK_FALSE(Meets2<1>::failed);
 }
 
-namespace {
+namespace parallel_test {
 /// Writes to one buffer where a derivative reads another one; state in a part that is on no device of its own; a list of flags.
 struct Steps {
   nn::Counter calls;
@@ -318,7 +320,7 @@ struct Stateful {
   }
   SITU_MODULE(scale, seen, weight, unused, large, steps, calls)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("buffers that are written to leave others alone, state of all kinds is the first device's, and what is not used has no gradient") {
   Stateful<First> const net, alone;
@@ -339,7 +341,7 @@ TEST_CASE("buffers that are written to leave others alone, state of all kinds is
   }
 }
 
-namespace {
+namespace parallel_test {
 /// Its own gradient, whatever its caller records.
 template <class Device>
 struct Slope {
@@ -350,7 +352,7 @@ struct Slope {
   }
   SITU_MODULE(weight)
 };
-}  // namespace
+}  // namespace parallel_test
 
 TEST_CASE("under no_grad the parameters of the copies can be differentiated as those of the module; a module of no device") {
   no_grad const guard;
