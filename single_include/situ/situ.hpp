@@ -65565,20 +65565,6 @@ class JoinedParameters {
   std::optional<V> whole_;
 };
 
-/// Whether a module, or what it holds, has parameters or buffers.
-template <class X>
-inline constexpr bool has_state = is_parameter<X> || is_buffer<X>;
-template <class X>
-inline constexpr bool has_state<std::optional<X>> = has_state<X>;
-template <several X>
-inline constexpr bool has_state<X> = has_state<typename element_of_several<X>::type>;
-template <class Members>
-inline constexpr bool any_has_state = false;
-template <class... Ms>
-inline constexpr bool any_has_state<Types<Ms...>> = (has_state<Ms> || ...);
-template <any_module X>
-inline constexpr bool has_state<X> = any_has_state<typename X::situ_member_types>;
-
 /// What the copies of a module on D are made of: its parameters, of the types in the list.
 template <class D, class Parameters>
 class Shipment;
@@ -65636,8 +65622,7 @@ class Shipment<D, Types<Vs...>> {
     /// What is on no device of its own has its state copied, too.
     template <class X>
     X unchanged(X const& x) const {
-      if constexpr (has_state<X>) return clone(x);
-      else return x;
+      return clone(x);
     }
   };
 
@@ -70496,7 +70481,7 @@ Tensor<T, D> from_dlpack(Managed* managed) {
   if (about.ndim < 0 || about.ndim > max_rank) detail::fail<ShapeError>("from_dlpack: the tensor has ", static_cast<int64_t>(about.ndim), " axes; a Tensor has at most ", max_rank);
   Shape shape, strides;
   for (int k = 0; k < about.ndim; ++k) shape.push_back(about.shape[k]);
-  detail::count_of(shape, "from_dlpack", sizeof(T));
+  if (detail::count_of(shape, "from_dlpack", sizeof(T)) > 0 && !about.data) detail::fail<Error>("from_dlpack: the tensor of shape ", shape, " has a null pointer in place of its elements");
   if (about.strides) {
     for (int k = 0; k < about.ndim; ++k) strides.push_back(about.strides[k]);
   } else {

@@ -160,7 +160,7 @@ Tensor<T, D> from_dlpack(Managed* managed) {
   if (about.ndim < 0 || about.ndim > max_rank) detail::fail<ShapeError>("from_dlpack: the tensor has ", static_cast<int64_t>(about.ndim), " axes; a Tensor has at most ", max_rank);
   Shape shape, strides;
   for (int k = 0; k < about.ndim; ++k) shape.push_back(about.shape[k]);
-  detail::count_of(shape, "from_dlpack", sizeof(T));
+  if (detail::count_of(shape, "from_dlpack", sizeof(T)) > 0 && !about.data) detail::fail<Error>("from_dlpack: the tensor of shape ", shape, " has a null pointer in place of its elements");
   if (about.strides) {
     for (int k = 0; k < about.ndim; ++k) strides.push_back(about.strides[k]);
   } else {

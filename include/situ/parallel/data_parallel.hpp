@@ -153,20 +153,6 @@ class JoinedParameters {
   std::optional<V> whole_;
 };
 
-/// Whether a module, or what it holds, has parameters or buffers.
-template <class X>
-inline constexpr bool has_state = is_parameter<X> || is_buffer<X>;
-template <class X>
-inline constexpr bool has_state<std::optional<X>> = has_state<X>;
-template <several X>
-inline constexpr bool has_state<X> = has_state<typename element_of_several<X>::type>;
-template <class Members>
-inline constexpr bool any_has_state = false;
-template <class... Ms>
-inline constexpr bool any_has_state<Types<Ms...>> = (has_state<Ms> || ...);
-template <any_module X>
-inline constexpr bool has_state<X> = any_has_state<typename X::situ_member_types>;
-
 /// What the copies of a module on D are made of: its parameters, of the types in the list.
 template <class D, class Parameters>
 class Shipment;
@@ -224,8 +210,7 @@ class Shipment<D, Types<Vs...>> {
     /// What is on no device of its own has its state copied, too.
     template <class X>
     X unchanged(X const& x) const {
-      if constexpr (has_state<X>) return clone(x);
-      else return x;
+      return clone(x);
     }
   };
 
