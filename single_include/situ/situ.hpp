@@ -2764,8 +2764,8 @@ inline int64_t second_cache_bytes() noexcept {
   static int64_t const bytes = look_up_cache_bytes(false);
   return bytes;
 }
-inline int64_t last_cache_bytes() noexcept {
-  static int64_t const bytes = look_up_last_cache_bytes();
+inline int64_t& last_cache_bytes() noexcept {
+  static int64_t bytes = look_up_last_cache_bytes();
   return bytes;
 }
 
@@ -2813,7 +2813,19 @@ inline void set_num_threads(int n) {
 }
 
 namespace detail::cpu {
+
+/// No fewer bytes are written past the caches.
+inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
+
 inline namespace SITU_ABI_THREADS {
+
+/// Whether `written` bytes that are made from `read` others go past the caches. Those that fit the last one together stay there, for what reads them next. One
+/// thread alone fills the way to memory, which several share: it leaves half the cache to others. So do, with a third, processors without AVX-512 (measured).
+SITU_NOINLINE inline bool goes_past_caches(int64_t written, int64_t read) {
+  if (written < streaming_bytes) return false;
+  int64_t const room = current_instruction_set() == instruction_set::avx512 ? last_cache_bytes() : last_cache_bytes() / 3 * 2;
+  return written + read > (num_threads() == 1 ? room / 2 : room);
+}
 
 /// So many elements are worth a team of two that is ready.
 inline constexpr int64_t elements_of_team = int64_t{1} << 16;
@@ -13361,9 +13373,6 @@ inline constexpr Formula formula_of<Apply<Op, Ts...>>{Formula::node::function, s
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// Outputs beyond this many bytes are written past the caches when no input is the output.
-inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
-
 /// The loops of a tree for each instruction set: of a pack or more.
 template <int Operands>
 using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
@@ -13576,10 +13585,20 @@ struct StridedKernel {
   }
 };
 
-inline bool streams(void* const* data, int operands, int64_t bytes) {
-  bool result = bytes >= streaming_bytes;
-  for (int o = 1; o < operands; ++o) result = result && data[o] != data[0];
-  return result;
+/// Whether operand 0, of n elements, is written past the caches, which it is not where it is an input, too. Operands that are contiguous need no strides.
+SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, int operands, int64_t n, int rank = 0, int64_t const* sizes = nullptr, int64_t const* strides = nullptr) {
+  int64_t const written = n * element_sizes[0];
+  if (written < streaming_bytes) return false;
+  int64_t read = 0;
+  for (int o = 1; o < operands; ++o) {
+    if (data[o] == data[0]) return false;
+    int earlier = 1;
+    while (data[earlier] != data[o]) ++earlier;
+    int64_t elements = earlier < o ? 0 : strides ? 1 : n;
+    for (int k = 0; k < rank; ++k) elements *= strides[o * max_rank + k] != 0 ? sizes[k] : 1;
+    read += elements * element_sizes[o];
+  }
+  return goes_past_caches(written, read);
 }
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
@@ -13593,7 +13612,7 @@ SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int6
       return bound.run_contiguous(bound, false);
     }
   }
-  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, Operands, n * bound.sizes[0])};
+  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, bound.sizes, Operands, n)};
   device_traits<D>::launch(kernel, n, bound.grain);
 }
 
@@ -13607,7 +13626,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   int64_t n = 1;
   for (int k = 0; k < kernel.rank; ++k) n *= kernel.sizes[k];
   if (n == 0) return;
-  kernel.stream = streams(bound.data, Operands, n * bound.sizes[0]);
+  kernel.stream = streams(bound.data, bound.sizes, Operands, n, kernel.rank, kernel.sizes, &kernel.strides[0][0]);
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;
@@ -20113,15 +20132,6 @@ int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, 
   return dispatch<InterleaveBody<Word>>(to, piece, pieces, row, n);
 }
 
-/// Whether what is merely copied is written past the caches. One thread alone fills the way to memory, which several share: they write what fits
-/// the last cache together with what it is made from to that cache; on processors without AVX-512 as much again must be left for others (measured).
-inline namespace SITU_ABI_THREADS {
-inline bool streams_copies(int64_t bytes) {
-  int const parts = current_instruction_set() == instruction_set::avx512 ? 2 : 3;
-  return bytes >= streaming_bytes && (num_threads() == 1 || parts * bytes > last_cache_bytes());
-}
-}  // namespace SITU_ABI_THREADS
-
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
   static constexpr int most_pieces = 16;
@@ -20207,7 +20217,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   kernel.rows = rows;
   kernel.pieces = count;
   kernel.size = size;
-  kernel.stream = cpu::streams_copies(rows * kernel.row_bytes);
+  kernel.stream = cpu::goes_past_caches(rows * kernel.row_bytes, rows * kernel.row_bytes);
   kernel.mover = cpu::mover_of<T>;
   kernel.interleave = &cpu::interleave<unsigned_of_size<T>>;
   if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);
@@ -37731,7 +37741,10 @@ void launch_rows(cpu_kernels, P const& program) {
   kernel.plan = cpu::plan_rows(program.where.rank, program.kept, program.along, program.strips, kernel.sizes, &kernel.strides[0][0], kernel.bound.sizes, operands, program.rows, program.length,
                                program.columns, cpu::is_plain_input<Tree, C>, static_cast<int64_t>(sizeof(C)));
   cpu::RowPlan& plan = kernel.plan;
-  plan.stream = program.rows * program.length * program.columns * static_cast<int64_t>(sizeof(typename Op::result)) >= cpu::streaming_bytes;
+  int64_t const elements = program.rows * program.length * program.columns, written = elements * static_cast<int64_t>(sizeof(typename Op::result));
+  int64_t touched = written;  // what the result replaces may be in the cache, too
+  for (int o = 1; o < operands; ++o) touched += elements * kernel.bound.sizes[o];
+  plan.stream = cpu::goes_past_caches(written, touched);
   int64_t const grain = cpu::grain_of((cost_of<Tree> + Cost{0, Op::cost}).in_lanes_of(widest<Tree>), 1);
   int64_t const per_strip = plan.strips ? plan.width : 1;
   int64_t const lines = program.rows * (plan.strips ? plan.strip_count : 1);
@@ -48253,12 +48266,16 @@ struct StridedBackward {
 
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
-  int64_t written = 0;  // bytes
-  for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
-  ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
+  ContiguousBackward<Most, TreeBytes> kernel{bound, false};
   if constexpr (is_immediate<D>) {
     if (n <= bound.code->grain && n < elements_of_team) return kernel(0, n);
   }
+  int64_t written = 0, read = 0;  // bytes
+  for (int o = 0; o < bound.operands(); ++o) {
+    if (o < bound.code->outputs) written += bound.writes(o) ? n * bound.size(o) : 0;
+    else read += (bound.repeated >> o & 1u) != 0 ? 0 : n * bound.size(o);
+  }
+  kernel.stream = !bound.masks.accumulated && goes_past_caches(written, read);
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }
 /// What a backward kernel would write for a node that computes its gradient in parts. Keeps what is read: a tensor for each body.
@@ -56035,7 +56052,7 @@ Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t 
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
-                                               !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
+                                               !over_g && cpu::goes_past_caches(result.size() * static_cast<int64_t>(sizeof(T)), 2 * b.size() * static_cast<int64_t>(sizeof(T))),
                                                parameters.found.body() ? parameters.found.data() : nullptr, slopes ? nullptr : late};
   constexpr bool is_norm = Kind == cpu::RowGradient::layer_norm || Kind == cpu::RowGradient::rms_norm;
   constexpr int64_t grain = is_norm ? 160000 : 40000;  // elements: some 30 microseconds; less costs more to bring to another core
@@ -58942,6 +58959,7 @@ struct LabelForward {
   LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
+  bool stream;
 
   int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
@@ -58956,11 +58974,10 @@ struct LabelForward {
       if (parts) parts[block] = part;
       else p.finish(part);
     }
-    if (p.gradient && streams()) finish_streaming();
+    if (stream) finish_streaming();
   }
 
  private:
-  bool streams() const { return p.rows * p.classes * static_cast<int64_t>(sizeof(C)) >= streaming_bytes; }
   void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
     alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
     alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows];
@@ -58997,7 +59014,7 @@ struct LabelForward {
       a.all_count = valid == count;
       a.limit = C(1e30);
       if constexpr (std::is_same_v<T, C>) {
-        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = streams();  // somewhat more than exp(far_label)
+        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = stream;  // somewhat more than exp(far_label)
       }
       a.writable = (end - row) * p.classes;
       a.factors = factors, a.hits = hits, a.step = scaled;
@@ -59093,7 +59110,8 @@ void launch_label_loss(cpu_kernels, LabelProgram<T, Ix> const& p) {
   Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
   auto* const parts = static_cast<LossPart*>(memory.get());
   using Kernel = cpu::LabelForward<Logarithms, T, Ix>;
-  Kernel const kernel{p, block_rows, parts};
+  int64_t const bytes = p.rows * p.classes * static_cast<int64_t>(sizeof(T));
+  Kernel const kernel{p, block_rows, parts, p.gradient && cpu::goes_past_caches(bytes, bytes)};
   device_traits<D>::launch(kernel, blocks, 2);
   if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, Ix>>{p, parts, blocks}, 1, 1);
 }

@@ -146,6 +146,7 @@ TEST_CASE("a gradient of a norm that others add to, or look at, is computed firs
 }
 
 TEST_CASE("rows of results beyond the caches are those of few rows") {
+  situ_test::UnknownCaches const caches;
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t n : {64, 101}) {
       CAPTURE(n);
@@ -186,6 +187,7 @@ TEST_CASE("statistics of rows that are far from 0 and close together lose no dig
 }
 
 TEST_CASE("gradients beyond the caches are those of few elements") {
+  situ_test::UnknownCaches const caches;
   situ_test::with_every_instruction_set<Cpu>([] {
     int64_t const n = (int64_t{1} << 20) + 77;
     Tensor<float> const values = numbers({n}).to<float>(), factors = numbers({n}, 9).to<float>();

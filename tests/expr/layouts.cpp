@@ -354,7 +354,29 @@ TEST_CASE("large results agree with a plain loop") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("what fits the last cache with what it is made from is not written past it") {
+  constexpr int64_t MiB = int64_t{1} << 20;
+  situ_test::UnknownCaches const caches;
+  int const threads = num_threads();
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    int64_t const room = get_instruction_set() == instruction_set::avx512 ? 60 * MiB : 40 * MiB;
+    for (int n : {1, 2}) {
+      set_num_threads(n);
+      int64_t const kept = num_threads() == 1 ? room / 2 : room;
+      detail::cpu::last_cache_bytes() = 60 * MiB;
+      CHECK_FALSE(detail::cpu::goes_past_caches(8 * MiB - 1, 100 * MiB));
+      CHECK_FALSE(detail::cpu::goes_past_caches(8 * MiB, kept - 8 * MiB));
+      CHECK(detail::cpu::goes_past_caches(8 * MiB, kept - 8 * MiB + 1));
+      CHECK(detail::cpu::goes_past_caches(kept + 1, 0));
+      detail::cpu::last_cache_bytes() = 0;
+      CHECK(detail::cpu::goes_past_caches(8 * MiB, 0));
+    }
+    set_num_threads(threads);
+  });
+}
+
 TEST_CASE("results beyond the caches agree with a plain loop, whatever their type and their inputs'") {
+  situ_test::UnknownCaches const caches;
   int64_t const n = (int64_t{1} << 23) + 37;
   Tensor<int32_t> const x = arange<int32_t>(n);
   Tensor<bool> const odd = x % 2 == 1;
@@ -374,6 +396,7 @@ TEST_CASE("results beyond the caches agree with a plain loop, whatever their typ
 }
 
 TEST_CASE("transposed operands whose columns are whole pages apart agree with a plain loop") {
+  situ_test::UnknownCaches const caches;
   auto const check = [&]<class T>(T, int64_t rows, int64_t columns, int64_t pitch, int64_t first) {
     CAPTURE(sizeof(T));
     CAPTURE(rows);
@@ -408,6 +431,7 @@ TEST_CASE("transposed operands whose columns are whole pages apart agree with a 
 }
 
 TEST_CASE("results beyond the caches have the bits of small ones, wherever they lie") {
+  situ_test::UnknownCaches const caches;
   int64_t const n = (int64_t{1} << 22) + 77, part = 50001;
   auto const compare = [&]<class T>(T, auto const& formula) {
     Tensor<T> const x = linspace<T>(-3, 3, n), y = linspace<T>(2, -1, n);

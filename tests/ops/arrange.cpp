@@ -5,6 +5,7 @@
 
 #include <ops/expected/check_places.hpp>
 #include <situ/ops/index.hpp>
+#include <support/devices.hpp>
 #include <support/probe.hpp>
 
 using namespace situ;
@@ -182,6 +183,7 @@ TEST_CASE("large tensors are arranged as small ones are") {
 }
 
 TEST_CASE_TEMPLATE("large tensors are padded with a number on any side", T, int16_t, float) {
+  situ_test::UnknownCaches const caches;
   int64_t const scale = 4 / static_cast<int64_t>(sizeof(T));
   struct Case {
     Shape shape;
@@ -227,6 +229,7 @@ TEST_CASE("axes of one index are padded by the shape, whatever their strides are
 }
 
 TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, float) {
+  situ_test::UnknownCaches const caches;
   for (int64_t const rows : {2, 37, sizeof(T) == 4 ? 700'000 : 500}) {
     for (int64_t const width : {1, 3, 21}) {
       if (rows * width > 3'000'000) continue;
@@ -255,6 +258,7 @@ TEST_CASE_TEMPLATE("rows are put together from pieces of any width", T, int8_t, 
 }
 
 TEST_CASE_TEMPLATE("elements of two, three and four tensors take turns with every instruction set", T, uint8_t, int16_t, float, double) {
+  situ_test::UnknownCaches const caches;
   for (int64_t const n : {1, 5, 31, 64, 100, 2'731, 20'000, sizeof(T) == 8 ? 530'000 : 0}) {
     std::vector<Tensor<T>> parts;
     for (int64_t p = 0; p < 4; ++p) {

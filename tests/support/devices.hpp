@@ -1,6 +1,7 @@
 /// The devices that value tests run on: TEST_CASE_TEMPLATE("...", D, SITU_TEST_DEVICES).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <situ/device/emulated/device.hpp>
@@ -40,6 +41,18 @@ class InstructionSet {
 
  private:
   situ::instruction_set before_;
+};
+
+/// In its scope the processor does not tell how large its caches are, so that results of 8 MiB go past them on every machine.
+class UnknownCaches {
+ public:
+  UnknownCaches() { situ::detail::cpu::last_cache_bytes() = 0; }
+  UnknownCaches(UnknownCaches const&) = delete;
+  UnknownCaches& operator=(UnknownCaches const&) = delete;
+  ~UnknownCaches() { situ::detail::cpu::last_cache_bytes() = before_; }
+
+ private:
+  std::int64_t before_ = situ::detail::cpu::last_cache_bytes();
 };
 
 /// f() with every instruction set in turn; devices whose kernels are not the CPU's run it once.

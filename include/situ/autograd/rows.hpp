@@ -87,7 +87,7 @@ Tensor<T, D> row_gradient(Tensor<T, D> const& g, Tensor<T, D> const& b, int64_t 
                                                parameters.weighs ? parameters.weight.data() : nullptr,
                                                parameters.wants_weight ? parameters.weight_gradients.data() : nullptr,
                                                parameters.wants_bias ? parameters.bias_gradients.data() : nullptr, parameters.eps,
-                                               !over_g && result.size() * static_cast<int64_t>(sizeof(T)) >= cpu::streaming_bytes,
+                                               !over_g && cpu::goes_past_caches(result.size() * static_cast<int64_t>(sizeof(T)), 2 * b.size() * static_cast<int64_t>(sizeof(T))),
                                                parameters.found.body() ? parameters.found.data() : nullptr, slopes ? nullptr : late};
   constexpr bool is_norm = Kind == cpu::RowGradient::layer_norm || Kind == cpu::RowGradient::rms_norm;
   constexpr int64_t grain = is_norm ? 160000 : 40000;  // elements: some 30 microseconds; less costs more to bring to another core

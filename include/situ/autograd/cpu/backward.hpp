@@ -460,12 +460,16 @@ struct StridedBackward {
 
 template <class D, int Most, int TreeBytes>
 SITU_NOINLINE void launch_contiguous_backward(BoundBackward<Most, TreeBytes> const& bound, int64_t n) {
-  int64_t written = 0;  // bytes
-  for (int o = 0; o < bound.code->outputs; ++o) written += bound.writes(o) ? n * bound.size(o) : 0;
-  ContiguousBackward<Most, TreeBytes> const kernel{bound, written >= streaming_bytes && !bound.masks.accumulated};
+  ContiguousBackward<Most, TreeBytes> kernel{bound, false};
   if constexpr (is_immediate<D>) {
     if (n <= bound.code->grain && n < elements_of_team) return kernel(0, n);
   }
+  int64_t written = 0, read = 0;  // bytes
+  for (int o = 0; o < bound.operands(); ++o) {
+    if (o < bound.code->outputs) written += bound.writes(o) ? n * bound.size(o) : 0;
+    else read += (bound.repeated >> o & 1u) != 0 ? 0 : n * bound.size(o);
+  }
+  kernel.stream = !bound.masks.accumulated && goes_past_caches(written, read);
   device_traits<D>::launch(kernel, n, bound.code->grain);
 }
 /// What a backward kernel would write for a node that computes its gradient in parts. Keeps what is read: a tensor for each body.

@@ -11,9 +11,6 @@
 namespace situ::inline SITU_ABI {
 namespace detail::cpu {
 
-/// Outputs beyond this many bytes are written past the caches when no input is the output.
-inline constexpr int64_t streaming_bytes = int64_t{8} << 20;
-
 /// The loops of a tree for each instruction set: of a pack or more.
 template <int Operands>
 using TreeLoops = Variants<void, void const*, Run<Operands> const*>;
@@ -226,10 +223,20 @@ struct StridedKernel {
   }
 };
 
-inline bool streams(void* const* data, int operands, int64_t bytes) {
-  bool result = bytes >= streaming_bytes;
-  for (int o = 1; o < operands; ++o) result = result && data[o] != data[0];
-  return result;
+/// Whether operand 0, of n elements, is written past the caches, which it is not where it is an input, too. Operands that are contiguous need no strides.
+SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, int operands, int64_t n, int rank = 0, int64_t const* sizes = nullptr, int64_t const* strides = nullptr) {
+  int64_t const written = n * element_sizes[0];
+  if (written < streaming_bytes) return false;
+  int64_t read = 0;
+  for (int o = 1; o < operands; ++o) {
+    if (data[o] == data[0]) return false;
+    int earlier = 1;
+    while (data[earlier] != data[o]) ++earlier;
+    int64_t elements = earlier < o ? 0 : strides ? 1 : n;
+    for (int k = 0; k < rank; ++k) elements *= strides[o * max_rank + k] != 0 ? sizes[k] : 1;
+    read += elements * element_sizes[o];
+  }
+  return goes_past_caches(written, read);
 }
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
@@ -243,7 +250,7 @@ SITU_NOINLINE void launch_contiguous(BoundTree<Operands, TreeBytes>& bound, int6
       return bound.run_contiguous(bound, false);
     }
   }
-  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, Operands, n * bound.sizes[0])};
+  ContiguousKernel<Operands, TreeBytes> const kernel{bound, streams(bound.data, bound.sizes, Operands, n)};
   device_traits<D>::launch(kernel, n, bound.grain);
 }
 
@@ -257,7 +264,7 @@ SITU_NOINLINE void launch_strided(BoundTree<Operands, TreeBytes> const& bound, L
   int64_t n = 1;
   for (int k = 0; k < kernel.rank; ++k) n *= kernel.sizes[k];
   if (n == 0) return;
-  kernel.stream = streams(bound.data, Operands, n * bound.sizes[0]);
+  kernel.stream = streams(bound.data, bound.sizes, Operands, n, kernel.rank, kernel.sizes, &kernel.strides[0][0]);
   StridedSpace space = kernel.space();
   space.choose_grid();
   kernel.grid = space.grid;

@@ -337,6 +337,7 @@ struct LabelForward {
   LabelProgram<T, Ix> p;
   int64_t rows_per_block;
   LossPart* parts;  ///< of blocks; null where there is one block
+  bool stream;
 
   int64_t elements(int64_t) const { return p.rows * p.classes; }
   void operator()(int64_t first, int64_t last) const {
@@ -351,11 +352,10 @@ struct LabelForward {
       if (parts) parts[block] = part;
       else p.finish(part);
     }
-    if (p.gradient && streams()) finish_streaming();
+    if (stream) finish_streaming();
   }
 
  private:
-  bool streams() const { return p.rows * p.classes * static_cast<int64_t>(sizeof(C)) >= streaming_bytes; }
   void some(int64_t row, int64_t count, int64_t end, double all_weights, LossPart& part) const {
     alignas(64) C scales[label_rows] = {}, shares[label_rows] = {}, losses[label_rows] = {};
     alignas(64) C factors[label_rows], hits[label_rows], bases[label_rows];
@@ -392,7 +392,7 @@ struct LabelForward {
       a.all_count = valid == count;
       a.limit = C(1e30);
       if constexpr (std::is_same_v<T, C>) {
-        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = streams();  // somewhat more than exp(far_label)
+        if (p.gradient) a.out = p.gradient + row * p.classes, a.limit = C(1e7), a.stream = stream;  // somewhat more than exp(far_label)
       }
       a.writable = (end - row) * p.classes;
       a.factors = factors, a.hits = hits, a.step = scaled;
@@ -488,7 +488,8 @@ void launch_label_loss(cpu_kernels, LabelProgram<T, Ix> const& p) {
   Temporary<D> const memory(joins ? static_cast<std::size_t>(blocks) * sizeof(LossPart) : 0);
   auto* const parts = static_cast<LossPart*>(memory.get());
   using Kernel = cpu::LabelForward<Logarithms, T, Ix>;
-  Kernel const kernel{p, block_rows, parts};
+  int64_t const bytes = p.rows * p.classes * static_cast<int64_t>(sizeof(T));
+  Kernel const kernel{p, block_rows, parts, p.gradient && cpu::goes_past_caches(bytes, bytes)};
   device_traits<D>::launch(kernel, blocks, 2);
   if (joins) device_traits<D>::launch(cpu::JoinLosses<LabelProgram<T, Ix>>{p, parts, blocks}, 1, 1);
 }

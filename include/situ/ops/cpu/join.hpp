@@ -105,15 +105,6 @@ int64_t interleave(void* to, JoinedPiece const* piece, int pieces, int64_t row, 
   return dispatch<InterleaveBody<Word>>(to, piece, pieces, row, n);
 }
 
-/// Whether what is merely copied is written past the caches. One thread alone fills the way to memory, which several share: they write what fits
-/// the last cache together with what it is made from to that cache; on processors without AVX-512 as much again must be left for others (measured).
-inline namespace SITU_ABI_THREADS {
-inline bool streams_copies(int64_t bytes) {
-  int const parts = current_instruction_set() == instruction_set::avx512 ? 2 : 3;
-  return bytes >= streaming_bytes && (num_threads() == 1 || parts * bytes > last_cache_bytes());
-}
-}  // namespace SITU_ABI_THREADS
-
 /// Rows [first, last); of long ones, units [first, last) of all bytes.
 struct JoinRowsKernel {
   static constexpr int most_pieces = 16;
@@ -199,7 +190,7 @@ bool launch_join(cpu_kernels, T* to, int64_t rows, cpu::JoinedPiece const* piece
   kernel.rows = rows;
   kernel.pieces = count;
   kernel.size = size;
-  kernel.stream = cpu::streams_copies(rows * kernel.row_bytes);
+  kernel.stream = cpu::goes_past_caches(rows * kernel.row_bytes, rows * kernel.row_bytes);
   kernel.mover = cpu::mover_of<T>;
   kernel.interleave = &cpu::interleave<unsigned_of_size<T>>;
   if (kernel.is_long()) device_traits<D>::launch(kernel, (rows * kernel.row_bytes + unit - 1) / unit, grain / unit);

@@ -437,7 +437,10 @@ void launch_rows(cpu_kernels, P const& program) {
   kernel.plan = cpu::plan_rows(program.where.rank, program.kept, program.along, program.strips, kernel.sizes, &kernel.strides[0][0], kernel.bound.sizes, operands, program.rows, program.length,
                                program.columns, cpu::is_plain_input<Tree, C>, static_cast<int64_t>(sizeof(C)));
   cpu::RowPlan& plan = kernel.plan;
-  plan.stream = program.rows * program.length * program.columns * static_cast<int64_t>(sizeof(typename Op::result)) >= cpu::streaming_bytes;
+  int64_t const elements = program.rows * program.length * program.columns, written = elements * static_cast<int64_t>(sizeof(typename Op::result));
+  int64_t touched = written;  // what the result replaces may be in the cache, too
+  for (int o = 1; o < operands; ++o) touched += elements * kernel.bound.sizes[o];
+  plan.stream = cpu::goes_past_caches(written, touched);
   int64_t const grain = cpu::grain_of((cost_of<Tree> + Cost{0, Op::cost}).in_lanes_of(widest<Tree>), 1);
   int64_t const per_strip = plan.strips ? plan.width : 1;
   int64_t const lines = program.rows * (plan.strips ? plan.strip_count : 1);
