@@ -138,6 +138,16 @@
 #else
 #define SITU_ABI_CUDNN without_cudnn
 #endif
+#if defined(SITU_WITH_MPI)
+#define SITU_ABI_MPI with_mpi
+#else
+#define SITU_ABI_MPI without_mpi
+#endif
+#if defined(SITU_WITH_NCCL)
+#define SITU_ABI_NCCL with_nccl
+#else
+#define SITU_ABI_NCCL without_nccl
+#endif
 #if defined(__CUDACC__)
 #define SITU_ABI_COMPILER by_nvcc
 #else
@@ -57019,15 +57029,16 @@ void set_training(X& x, bool on) {
 
 /// Calls f(x) for each parameter and buffer of x, without making names: nothing is allocated.
 template <class X, class F>
-void for_each_held(X const& x, F const& f) {
-  if constexpr (is_parameter<X> || is_buffer<X>) {
+void for_each_held(X& x, F const& f) {
+  using Plain = std::remove_const_t<X>;
+  if constexpr (is_parameter<Plain> || is_buffer<Plain>) {
     f(x);
-  } else if constexpr (any_module<X>) {
-    for_each_member(x, [&](auto const& member) { for_each_held(member, f); });
-  } else if constexpr (is_optional<X>) {
+  } else if constexpr (any_module<Plain>) {
+    for_each_member(x, [&](auto& member) { for_each_held(member, f); });
+  } else if constexpr (is_optional<Plain>) {
     if (x) for_each_held(*x, f);
-  } else if constexpr (several<X>) {
-    for (auto const& each : x) for_each_held(each, f);
+  } else if constexpr (several<Plain>) {
+    for (auto& each : x) for_each_held(each, f);
   }
 }
 
@@ -65431,8 +65442,853 @@ auto transformed(X x, F f) {
 }  // namespace situ::inline SITU_ABI
 
 // ---- <situ/parallel.hpp>
-/// Several devices in one process.
+/// Several devices in one process, and several processes.
 
+
+// ---- <situ/parallel/collectives.hpp>
+/// Several processes: who they are, and collectives, which all of them call in the same order.
+///
+///     float loss = …;                                        // mpirun -n 4 ./train
+///     Tensor<float> mean{loss};
+///     distributed::all_reduce(mean, distributed::reduce_op::avg);
+///     if (distributed::rank() == 0) std::cout << mean << "\n";
+///
+/// On the host MPI carries the elements (SITU_WITH_MPI, any MPI library with MPI_THREAD_MULTIPLE), between GPUs NCCL (SITU_WITH_NCCL as well), which is opened when it is first
+/// used. MPI is started by the first call of anything here, and ended with the program; a program that starts it itself asks for MPI_THREAD_MULTIPLE.
+///
+/// Device    `Cpu`, `Pinned`: done when the call returns, behind what all_reduce_async has begun. `Cuda<N>`, `Emulated<N>`: enqueued on a stream of its own behind what computes the
+///           elements; what reads them on the device later comes behind it by itself, and the host does not wait. Devices of the user's own go through host memory.
+/// Throws    Error what MPI reports (of a device, from the next synchronisation with it), CudaError what NCCL does. As everywhere in MPI, a process that calls other
+///           collectives than the others, or with other shapes or types, or none because it has thrown, makes them wait or fail: let exceptions end the program, which ends all.
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+
+// ---- <situ/parallel/cuda/nccl.hpp>
+/// Collectives on GPUs by NCCL, which is found when it is first used, through prototypes written here: programs neither link nor include it.
+
+
+// ---- <situ/parallel/mpi.hpp>
+/// What collectives on host memory are made of: MPI, which is started when it is first needed and ended with the program, and a thread that runs collectives
+/// while the program computes.
+///
+/// Each device has a communicator of its own, made when it is first used: collectives of one device keep their order, and those of several do not wait for
+/// each other. All of them run on threads of situ's or on the caller's, so MPI is asked for MPI_THREAD_MULTIPLE.
+
+
+namespace situ::inline SITU_ABI {
+namespace distributed {
+
+/// How the elements of all processes are put together. bool: a sum and a maximum say whether any is true, a product and a minimum whether all are.
+enum class reduce_op : int { sum, avg, prod, min, max };
+
+}  // namespace distributed
+}  // namespace situ::inline SITU_ABI
+
+#if defined(SITU_WITH_MPI)
+
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include <pthread.h>
+
+
+// The C++ bindings that MPI once had are not used.
+#if !defined(OMPI_SKIP_MPICXX)
+#define OMPI_SKIP_MPICXX 1
+#endif
+#if !defined(MPICH_SKIP_MPICXX)
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+namespace situ::inline SITU_ABI {
+namespace detail::mpi {
+
+/// A collective that runs while the program goes on. Counted: by who waits for it, and by the queue.
+struct Job {
+  int64_t references = 2;
+  bool done = false;
+  std::exception_ptr failure;
+  Job* next = nullptr;
+  Job() = default;
+  Job(Job const&) = delete;
+  Job& operator=(Job const&) = delete;
+  virtual ~Job() = default;
+  virtual void run() = 0;
+};
+
+/// The communicator of a device; page-locked memory is the host's.
+struct Communicator {
+  Place place;
+  MPI_Comm comm;
+};
+
+/// One per process.
+struct Process {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+  bool started = false, ours = false, has_thread = false, stopping = false;
+  int rank = 0, size = 1, local_rank = 0;
+  int pending = 0;  ///< collectives that are enqueued or run
+  MPI_Comm world = MPI_COMM_NULL;
+  pthread_t thread{};
+  Job *first = nullptr, *last = nullptr;  ///< those that wait
+  List<Communicator> communicators;
+};
+SITU_PROCESS_STATE Process& process() {
+  static Process* const process = new Process;  // what runs at the end of the program still needs it
+  return *process;
+}
+class Lock {
+ public:
+  Lock() { ::pthread_mutex_lock(&process().mutex); }
+  Lock(Lock const&) = delete;
+  Lock& operator=(Lock const&) = delete;
+  ~Lock() { ::pthread_mutex_unlock(&process().mutex); }
+};
+/// For callers that hold the lock.
+inline void wait_for_change() { ::pthread_cond_wait(&process().changed, &process().mutex); }
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_call(char const* who, int status) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  fail<Error>(who, ": MPI failed: ", static_cast<char const*>(text));
+}
+inline void check(char const* who, int status) {
+  if (status != MPI_SUCCESS) [[unlikely]] fail_call(who, status);
+}
+
+/// Ends what runs, and MPI if it was begun here.
+inline void finish() {
+  Process& all = process();
+  bool joins = false;
+  {
+    Lock const lock;
+    while (all.pending > 0) wait_for_change();
+    joins = std::exchange(all.has_thread, false);
+    all.stopping = true;
+    ::pthread_cond_broadcast(&all.changed);
+  }
+  if (joins) ::pthread_join(all.thread, nullptr);
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (all.ours && !finalized) MPI_Finalize();
+}
+
+/// Starts MPI if nobody has. For callers that hold the lock. Throws Error.
+__attribute__((noinline, cold)) inline void start_locked() {
+  Process& all = process();
+  int initialized = 0, finalized = 0, provided = MPI_THREAD_SINGLE;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized) fail<Error>("distributed: MPI has been finalized, and cannot be started again; call MPI_Finalize behind the last collective");
+  if (initialized) {
+    MPI_Query_thread(&provided);
+  } else {
+    check("distributed: MPI_Init_thread", MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    all.ours = true;
+    std::atexit([] { finish(); });
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    fail<Error>("distributed: MPI was started for one thread, and collectives run beside the program: ",
+                initialized ? "start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), or leave that to situ" : "use an MPI library that offers MPI_THREAD_MULTIPLE");
+  }
+  check("distributed: MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &all.world));
+  MPI_Comm_set_errhandler(all.world, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(all.world, &all.rank);
+  MPI_Comm_size(all.world, &all.size);
+  MPI_Comm node = MPI_COMM_NULL;
+  check("distributed: MPI_Comm_split_type", MPI_Comm_split_type(all.world, MPI_COMM_TYPE_SHARED, all.rank, MPI_INFO_NULL, &node));
+  MPI_Comm_rank(node, &all.local_rank);
+  MPI_Comm_free(&node);
+  all.started = true;
+}
+inline Process& started_process() {
+  Process& all = process();
+  Lock const lock;
+  if (!all.started) start_locked();
+  return all;
+}
+
+/// The communicator of a device. All processes make it when they first use that device: on the program's threads, not on a device's.
+inline MPI_Comm communicator(Place place) {
+  Process& all = started_process();
+  if (place.is_host()) place = {};
+  Lock const lock;
+  for (Communicator const& each : all.communicators) {
+    if (each.place == place) return each.comm;
+  }
+  MPI_Comm comm = MPI_COMM_NULL;
+  check("distributed: MPI_Comm_dup", MPI_Comm_dup(all.world, &comm));
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  all.communicators.push_back({place, comm});
+  return comm;
+}
+
+/// Counts a collective that is enqueued, from its making to its end: the program ends behind it.
+class Pending {
+ public:
+  Pending() {
+    Lock const lock;
+    ++process().pending;
+  }
+  Pending(Pending&& other) noexcept : counts_(std::exchange(other.counts_, false)) {}
+  Pending& operator=(Pending&&) = delete;
+  ~Pending() {
+    if (!counts_) return;
+    Lock const lock;
+    --process().pending;
+    ::pthread_cond_broadcast(&process().changed);
+  }
+
+ private:
+  bool counts_ = true;
+};
+
+inline void drop(Job* job) noexcept {
+  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
+}
+
+/// The thread: what is enqueued, in that order.
+inline void* run_jobs(void*) {
+  Process& all = process();
+  ::pthread_mutex_lock(&all.mutex);
+  for (;;) {
+    while (!all.first && !all.stopping) wait_for_change();
+    Job* const job = all.first;
+    if (!job) break;
+    ::pthread_mutex_unlock(&all.mutex);
+    try {
+      job->run();
+    } catch (...) {
+      job->failure = std::current_exception();
+    }
+    ::pthread_mutex_lock(&all.mutex);
+    all.first = job->next;
+    if (!all.first) all.last = nullptr;
+    job->done = true;
+    --all.pending;
+    ::pthread_cond_broadcast(&all.changed);
+    drop(job);
+  }
+  ::pthread_mutex_unlock(&all.mutex);
+  return nullptr;
+}
+/// Enqueues a job, whose second reference is the queue's. Throws Error, and the job is the caller's.
+inline void enqueue_job(Job* job) {
+  Process& all = started_process();
+  Lock const lock;
+  if (!all.has_thread) {
+    if (::pthread_create(&all.thread, nullptr, &run_jobs, nullptr) != 0) fail<Error>("distributed: the system has no thread for collectives");
+    all.has_thread = true;
+  }
+  (all.last ? all.last->next : all.first) = job;
+  all.last = job;
+  ++all.pending;
+  ::pthread_cond_broadcast(&all.changed);
+}
+/// Waits for a job, and throws what it threw.
+inline void wait(Job& job) {
+  {
+    Lock const lock;
+    while (!job.done) wait_for_change();
+  }
+  if (job.failure) std::rethrow_exception(std::exchange(job.failure, nullptr));
+}
+/// Waits for all that is enqueued: what comes next runs on the calling thread.
+inline void drain() {
+  Process& all = started_process();
+  Lock const lock;
+  while (all.first) wait_for_change();
+}
+
+// ---- types and operations --------------------------------------------------------------------------------------------------------
+
+template <element T>
+MPI_Datatype type_of() {
+  if constexpr (std::is_same_v<T, float>) return MPI_FLOAT;
+  else if constexpr (std::is_same_v<T, double>) return MPI_DOUBLE;
+  else if constexpr (std::is_same_v<T, int64_t>) return MPI_INT64_T;
+  else if constexpr (std::is_same_v<T, int32_t>) return MPI_INT32_T;
+  else if constexpr (std::is_same_v<T, int16_t>) return MPI_INT16_T;
+  else if constexpr (std::is_same_v<T, int8_t>) return MPI_INT8_T;
+  else if constexpr (sizeof(T) == 2) return MPI_UINT16_T;  // 16-bit floats, which have operations of their own
+  else return MPI_UINT8_T;
+}
+
+/// 16-bit floats are combined as floats, and floats by comparisons that keep NaN, as max and min do everywhere else.
+template <class T, distributed::reduce_op Op>
+void combine(void* from, void* into, int* count, MPI_Datatype*) {
+  T const* const a = static_cast<T const*>(from);
+  T* const b = static_cast<T*>(into);
+  using C = compute_t<T>;
+  for (int k = 0; k < *count; ++k) {
+    C const x = static_cast<C>(a[k]), y = static_cast<C>(b[k]);
+    if constexpr (Op == distributed::reduce_op::prod) b[k] = static_cast<T>(x * y);
+    else if constexpr (Op == distributed::reduce_op::min) b[k] = static_cast<T>(x < y || x != x ? x : y);
+    else if constexpr (Op == distributed::reduce_op::max) b[k] = static_cast<T>(x > y || x != x ? x : y);
+    else b[k] = static_cast<T>(x + y);
+  }
+}
+template <class T, distributed::reduce_op Op>
+MPI_Op own_operation() {
+  static MPI_Op const operation = [] {
+    MPI_Op made = MPI_OP_NULL;
+    check("all_reduce", MPI_Op_create(&combine<T, Op>, 1, &made));
+    return made;
+  }();
+  return operation;
+}
+/// Of an average, its sum.
+template <element T>
+MPI_Op operation_of(distributed::reduce_op op) {
+  using enum distributed::reduce_op;
+  if constexpr (std::is_same_v<T, bool>) return op == sum || op == max ? MPI_MAX : MPI_MIN;
+  else if constexpr (floating<T> && sizeof(T) == 2) return op == prod ? own_operation<T, prod>() : op == min ? own_operation<T, min>() : op == max ? own_operation<T, max>() : own_operation<T, sum>();
+  else if constexpr (floating<T>) return op == prod ? MPI_PROD : op == min ? own_operation<T, min>() : op == max ? own_operation<T, max>() : MPI_SUM;
+  else return op == prod ? MPI_PROD : op == min ? MPI_MIN : op == max ? MPI_MAX : MPI_SUM;
+}
+
+/// MPI counts in ints.
+inline constexpr int64_t most_elements = int64_t{1} << 30;
+template <class F>
+void in_pieces(int64_t count, F const& f) {
+  for (int64_t first = 0; first < count; first += most_elements) f(first, static_cast<int>(count - first < most_elements ? count - first : most_elements));
+}
+
+}  // namespace detail::mpi
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_MPI) && defined(SITU_WITH_NCCL)
+
+namespace situ::inline SITU_ABI {
+namespace detail::cuda {
+
+/// ncclUniqueId.
+struct NcclId {
+  char bytes[128];
+};
+/// The functions that are used; communicators as void*, enumerations as int. tests/cuda/nccl.cu compares them with the header.
+struct NcclFunctions {
+  int (*unique_id)(NcclId* id);
+  int (*init_rank)(void** comm, int size, NcclId id, int rank);
+  char const* (*error_string)(int status);
+  int (*all_reduce)(void const* from, void* to, std::size_t count, int type, int operation, void* comm, cudaStream_t stream);
+  int (*broadcast)(void const* from, void* to, std::size_t count, int type, int root, void* comm, cudaStream_t stream);
+  int (*all_gather)(void const* from, void* to, std::size_t count, int type, void* comm, cudaStream_t stream);
+  int (*reduce_scatter)(void const* from, void* to, std::size_t count, int type, int operation, void* comm, cudaStream_t stream);
+};
+struct NcclCommunicator {
+  int device;
+  void* comm;
+};
+/// One per process. Communicators stay until the end of the program: to destroy one would wait for all others.
+struct NcclState {
+  pthread_mutex_t mutex;
+  bool loaded;
+  NcclFunctions f;
+  NcclCommunicator communicators[max_devices];
+  int count;
+};
+SITU_PROCESS_STATE NcclState& nccl_state() {
+  static constinit NcclState state{PTHREAD_MUTEX_INITIALIZER, false, {}, {}, 0};
+  return state;
+}
+
+inline namespace SITU_ABI_CUDA {
+
+/// Values of NCCL's enumerations: 16-bit integers are none of its types.
+template <class T>
+inline constexpr int nccl_type = std::is_same_v<T, float>      ? 7
+                                 : std::is_same_v<T, double>   ? 8
+                                 : std::is_same_v<T, float16>  ? 6
+                                 : std::is_same_v<T, bfloat16> ? 9
+                                 : std::is_same_v<T, int64_t>  ? 4
+                                 : std::is_same_v<T, int32_t>  ? 2
+                                 : std::is_same_v<T, int8_t>   ? 0
+                                                               : 1;
+inline constexpr int nccl_bytes = 1;
+/// bool: see reduce_op.
+template <class T>
+constexpr int nccl_operation(distributed::reduce_op op) {
+  constexpr int sum = 0, prod = 1, max = 2, min = 3, avg = 4;
+  constexpr int of_numbers[] = {sum, avg, prod, min, max}, of_bools[] = {max, max, min, min, max};
+  return (std::is_same_v<T, bool> ? of_bools : of_numbers)[static_cast<int>(op)];
+}
+
+inline void check_nccl(int device, int status, char const* call) {
+  if (status != 0) [[unlikely]] fail<CudaError>("cuda:", device, ": ", call, " failed: ", nccl_state().f.error_string(status), " (", status, ")");
+}
+inline void load_nccl() {
+  NcclState& state = nccl_state();
+  if (state.loaded) return;
+  void* const library = open_library("nccl", 2, "install NCCL 2, or add its folder to LD_LIBRARY_PATH");
+  NcclFunctions& f = state.f;
+  find_function(f.unique_id, library, "ncclGetUniqueId");
+  find_function(f.init_rank, library, "ncclCommInitRank");
+  find_function(f.error_string, library, "ncclGetErrorString");
+  find_function(f.all_reduce, library, "ncclAllReduce");
+  find_function(f.broadcast, library, "ncclBroadcast");
+  find_function(f.all_gather, library, "ncclAllGather");
+  find_function(f.reduce_scatter, library, "ncclReduceScatter");
+  state.loaded = true;
+}
+
+/// The communicator of a GPU, which all processes make when they first use one: the first of them tells the others where to meet.
+inline void* nccl_communicator(int device) {
+  MPI_Comm const meeting = mpi::communicator({device_kind::cuda, device});
+  NcclState& state = nccl_state();
+  MutexLock const lock(state.mutex);
+  for (int k = 0; k < state.count; ++k) {
+    if (state.communicators[k].device == device) return state.communicators[k].comm;
+  }
+  load_nccl();
+  DeviceGuard const guard(device);
+  NcclId id{};
+  if (mpi::process().rank == 0) check_nccl(device, state.f.unique_id(&id), "ncclGetUniqueId");
+  mpi::check("distributed: MPI_Bcast", MPI_Bcast(id.bytes, sizeof id.bytes, MPI_BYTE, 0, meeting));
+  void* comm = nullptr;
+  check_nccl(device, state.f.init_rank(&comm, mpi::process().size, id, mpi::process().rank), "ncclCommInitRank");
+  state.communicators[state.count++] = {device, comm};
+  return comm;
+}
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace detail::cuda
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+namespace situ::inline SITU_ABI {
+
+namespace error {
+struct several_processes_need_MPI__define_SITU_WITH_MPI_and_link_an_MPI_library {};
+template <class Device>
+struct collectives_on_Cuda_need_NCCL__define_SITU_WITH_NCCL {};
+}  // namespace error
+
+namespace distributed {
+
+#if !defined(SITU_WITH_MPI)
+
+inline namespace SITU_ABI_MPI {
+#define SITU_NEEDS_MPI(NAME) \
+  template <class... Xs, class Error = error::several_processes_need_MPI__define_SITU_WITH_MPI_and_link_an_MPI_library> \
+  int NAME(Xs&&...) = delete;
+SITU_NEEDS_MPI(rank)
+SITU_NEEDS_MPI(world_size)
+SITU_NEEDS_MPI(local_rank)
+SITU_NEEDS_MPI(use_own_gpu)
+SITU_NEEDS_MPI(barrier)
+SITU_NEEDS_MPI(all_reduce)
+SITU_NEEDS_MPI(all_reduce_async)
+SITU_NEEDS_MPI(broadcast)
+SITU_NEEDS_MPI(all_gather)
+SITU_NEEDS_MPI(reduce_scatter)
+#undef SITU_NEEDS_MPI
+}  // namespace SITU_ABI_MPI
+
+#else
+
+inline namespace SITU_ABI_MPI {
+
+/// The number of this process, from 0 on. Throws Error when MPI cannot be started.
+inline int rank() { return detail::mpi::started_process().rank; }
+/// How many processes there are: 1 where mpirun has not started the program.
+inline int world_size() { return detail::mpi::started_process().size; }
+/// The number of this process among those of its machine.
+inline int local_rank() { return detail::mpi::started_process().local_rank; }
+
+/// Gives each process of a machine a GPU of its own, as its Cuda<0>: that of its local rank. It sets CUDA_VISIBLE_DEVICES (to one of those it names, if it is set), so it is called before
+/// anything uses a GPU. A process for which there is none finds no GPU.
+inline void use_own_gpu() {
+  int left = local_rank();
+  char const* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::string own = std::to_string(left);
+  if (list) {
+    std::string const all = list;
+    std::size_t begin = 0;
+    for (; left > 0 && begin != std::string::npos; --left) {
+      std::size_t const comma = all.find(',', begin);
+      begin = comma == std::string::npos ? comma : comma + 1;
+    }
+    own = begin == std::string::npos ? std::string("-1") : all.substr(begin, all.find(',', begin) - begin);
+  }
+  ::setenv("CUDA_VISIBLE_DEVICES", own.c_str(), 1);
+}
+
+/// Waits until all processes have come here.
+inline void barrier() {
+  MPI_Comm const comm = detail::mpi::communicator({});
+  detail::mpi::drain();
+  detail::mpi::check("barrier", MPI_Barrier(comm));
+}
+
+}  // namespace SITU_ABI_MPI
+
+/// A collective that may still run. wait() returns when the host may read the elements, and throws what went wrong; without it the elements must not be touched. On an asynchronous
+/// device nothing has to wait: it has nothing to do.
+class Work {
+ public:
+  Work() = default;
+  explicit Work(detail::mpi::Job* adopted) : job_(adopted) {}
+  Work(Work&& other) noexcept : job_(std::exchange(other.job_, nullptr)) {}
+  Work& operator=(Work&& other) noexcept {
+    std::swap(job_, other.job_);
+    return *this;
+  }
+  /// What was not waited for goes on.
+  ~Work() { detail::mpi::drop(job_); }
+  void wait() {
+    if (job_) detail::mpi::wait(*job_);
+  }
+
+ private:
+  detail::mpi::Job* job_ = nullptr;
+};
+
+#endif
+
+}  // namespace distributed
+
+#if defined(SITU_WITH_MPI)
+
+namespace detail::mpi {
+
+// ---- the collectives, on dense elements: by MPI, and by NCCL -----------------------------------------------------------------------
+
+inline namespace SITU_ABI_NCCL {
+inline namespace SITU_ABI_CUDA {
+
+template <class D>
+inline constexpr bool is_cuda = std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>;
+/// Whether collectives take the elements where they are. Those of other devices go through host memory.
+template <class D>
+inline constexpr bool is_in_place = is_immediate<D> || is_cuda<D> || emulated::ordinal_of<D> >= 0;
+#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+#define SITU_NCCL(CALL) \
+  int nccl(cuda::NcclFunctions const& f, [[maybe_unused]] void* comm, [[maybe_unused]] cudaStream_t stream) const { return CALL; }
+template <class D>
+concept has_collectives = true;
+#else
+#define SITU_NCCL(CALL)
+template <class D>
+concept has_collectives = !is_cuda<D>;
+#endif
+
+template <class T>
+struct AllReduce {
+  static constexpr char const *name = "all_reduce", *nccl_name = "ncclAllReduce";
+  T* data;
+  int64_t count;
+  distributed::reduce_op op;
+  void mpi(MPI_Comm comm) const {
+    in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Allreduce(MPI_IN_PLACE, data + first, n, type_of<T>(), operation_of<T>(op), comm)); });
+  }
+  SITU_NCCL(f.all_reduce(data, data, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
+};
+template <class T>
+struct Broadcast {
+  static constexpr char const *name = "broadcast", *nccl_name = "ncclBroadcast";
+  T* data;
+  int64_t count;
+  int root;
+  void mpi(MPI_Comm comm) const {
+    in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Bcast(data + first, n, type_of<T>(), root, comm)); });
+  }
+  SITU_NCCL(f.broadcast(data, data, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, root, comm, stream))
+};
+/// `count` elements of each process.
+template <class T>
+struct AllGather {
+  static constexpr char const *name = "all_gather", *nccl_name = "ncclAllGather";
+  T const* from;
+  T* to;
+  int64_t count;
+  void mpi(MPI_Comm comm) const {
+    if (count <= most_elements) {
+      int const n = static_cast<int>(count);
+      return check(name, MPI_Allgather(from, n, type_of<T>(), to, n, type_of<T>(), comm));
+    }
+    std::memcpy(to + process().rank * count, from, static_cast<std::size_t>(count) * sizeof(T));
+    for (int r = 0; r < process().size; ++r) Broadcast<T>{to + r * count, count, r}.mpi(comm);
+  }
+  SITU_NCCL(f.all_gather(from, to, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, comm, stream))
+};
+/// `count` elements for each process.
+template <class T>
+struct ReduceScatter {
+  static constexpr char const *name = "reduce_scatter", *nccl_name = "ncclReduceScatter";
+  T const* from;
+  T* to;
+  int64_t count;
+  distributed::reduce_op op;
+  void mpi(MPI_Comm comm) const {
+    if (count <= most_elements) return check(name, MPI_Reduce_scatter_block(from, to, static_cast<int>(count), type_of<T>(), operation_of<T>(op), comm));
+    for (int r = 0; r < process().size; ++r) {
+      in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Reduce(from + r * count + first, to + first, n, type_of<T>(), operation_of<T>(op), r, comm)); });
+    }
+  }
+  SITU_NCCL(f.reduce_scatter(from, to, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
+};
+#undef SITU_NCCL
+
+/// Where collectives of a device are enqueued.
+template <class D>
+Stream<D> const& stream_of() {
+  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
+  return *stream;
+}
+/// Opens an emulated device's memory to the host functions of a scope.
+class OpenMemory {
+ public:
+  explicit OpenMemory(int ordinal) : ordinal_(ordinal) {
+    detail::emulated::Lock const lock;
+    detail::emulated::find(ordinal_).pool.open();
+  }
+  OpenMemory(OpenMemory const&) = delete;
+  OpenMemory& operator=(OpenMemory const&) = delete;
+  ~OpenMemory() {
+    detail::emulated::Lock const lock;
+    detail::emulated::find(ordinal_).pool.close();
+  }
+
+ private:
+  int ordinal_;
+};
+/// Runs the collective that `prepare` gives in the order of D. prepare takes the elements' pointers, by which that order is noted.
+template <class D, class F>
+void run_collective(F const& prepare) {
+  if constexpr (is_immediate<D>) {
+    MPI_Comm const comm = communicator(place_of<D>);
+    drain();
+    prepare().mpi(comm);
+#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+  } else if constexpr (is_cuda<D>) {
+    void* const comm = cuda::nccl_communicator(D::ordinal);
+    Stream<D> const& stream = stream_of<D>();
+    StreamGuard const guard{stream};
+    auto const collective = prepare();
+    cuda::DeviceGuard const device(D::ordinal);
+    cuda::check_nccl(D::ordinal, collective.nccl(cuda::nccl_state().f, comm, stream.native()), collective.nccl_name);
+#endif
+  } else {
+    MPI_Comm const comm = communicator(place_of<D>);
+    Stream<D> const& stream = stream_of<D>();
+    StreamGuard const guard{stream};
+    enqueue(stream, [collective = prepare(), comm, pending = Pending()] {
+      OpenMemory const memory(D::ordinal);
+      collective.mpi(comm);
+    });
+  }
+}
+
+/// The elements, which are about to be written.
+template <class T, class D>
+T* written(Tensor<T, D>& x, char const* who) {
+  T* const data = x.data();
+  if (StorageHead* const head = x.body() ? x.body()->storage.head() : nullptr) head->note_write(who);
+  return data;
+}
+
+template <class T, class D>
+void check_reduction(distributed::reduce_op op, char const* who) {
+  static_assert(!(is_cuda<D> && std::is_same_v<T, int16_t>), "situ::distributed: NCCL reduces no 16-bit integers; cast them to int32_t first");
+  if (!floating<T> && op == distributed::reduce_op::avg) fail<TypeError>(who, ": an average of ", dtype_name<T>(), " was asked for; only floating-point elements have one: use to or cast first");
+}
+/// Averages are sums of elements that are divided first, but on GPUs.
+template <class T, class D>
+void divide(Tensor<T, D>& x, distributed::reduce_op op) {
+  if constexpr (floating<T> && !is_cuda<D>) {
+    if (op == distributed::reduce_op::avg) x *= 1.0 / started_process().size;
+  }
+}
+inline void check_root(int root, char const* who) {
+  if (root < 0 || root >= started_process().size) fail<IndexError>(who, ": process ", root, " was asked for; there are ", started_process().size, ", numbered from 0 on");
+}
+
+/// f(x) in place, for x of any layout and device: on a dense copy that is written back, where it has to be.
+template <class T, class D, class F>
+void in_place(Tensor<T, D>& x, F const& f) {
+  if (x.size() == 0) return;
+  if constexpr (!is_in_place<D>) {
+    Tensor<T, Cpu> host = x.to(Cpu{});
+    f(host);
+    x.assign(host.to(D{}));
+  } else if (!x.is_contiguous()) {
+    Tensor<T, D> dense = x.clone();
+    f(dense);
+    x.assign(dense);
+  } else {
+    f(x);
+  }
+}
+
+template <class T, class D>
+struct AllReduceJob final : Job {
+  Tensor<T, D> x;
+  AllReduce<T> collective;
+  MPI_Comm comm;
+  AllReduceJob(Tensor<T, D> const& elements, distributed::reduce_op op)
+      : x(elements), collective{written(x, "all_reduce_async"), x.size(), op}, comm(communicator(place_of<D>)) {}
+  void run() override { collective.mpi(comm); }
+};
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace SITU_ABI_NCCL
+}  // namespace detail::mpi
+
+namespace distributed {
+inline namespace SITU_ABI_NCCL {
+inline namespace SITU_ABI_CUDA {
+
+/// x ← the sums (averages, products, smallest, largest) over all processes of each element, on all of them. In place: through a view, to what it shows.
+///
+/// Shape     any, the same on all processes. A tensor that is not contiguous is copied, there and back.
+/// Dtype     all ten; 16-bit floats are added in float, one process after the other, and rounded each time. An average divides first.
+/// Throws    TypeError for an average of integers; see the top of this file.
+/// Cost      on the host that of MPI_Allreduce: some microseconds, and 2 (n - 1) / n times the bytes each way of n processes. The same bits on all processes.
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+void all_reduce(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
+  detail::mpi::check_reduction<T, D>(op, "all_reduce");
+  detail::mpi::in_place(x, [op]<class U>(U& dense) {
+    using On = device_of<U>;
+    detail::mpi::divide(dense, op);
+    detail::mpi::run_collective<On>([&] { return detail::mpi::AllReduce<T>{detail::mpi::written(dense, "all_reduce"), dense.size(), op}; });
+  });
+}
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+void all_reduce(Tensor<T, D>&& view, reduce_op op = reduce_op::sum) {
+  all_reduce(view, op);
+}
+
+/// The same beside what the program goes on with: of host memory by a thread of its own, until wait(). Collectives of host memory that are called meanwhile come behind it.
+///
+/// Throws    ShapeError for a tensor that is not contiguous.
+/// Example   auto work = distributed::all_reduce_async(gradient);  …  work.wait();
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+[[nodiscard]] Work all_reduce_async(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
+  detail::mpi::check_reduction<T, D>(op, "all_reduce_async");
+  if (!x.is_contiguous()) detail::fail<ShapeError>("all_reduce_async: a view of shape ", x.shape(), " that is not contiguous was given; give a contiguous() tensor, or use all_reduce");
+  if constexpr (is_immediate<D>) {
+    if (x.size() == 0) return {};
+    detail::mpi::divide(x, op);
+    auto* const job = new detail::mpi::AllReduceJob<T, D>(x, op);
+    try {
+      detail::mpi::enqueue_job(job);
+    } catch (...) {
+      delete job;
+      throw;
+    }
+    return Work(job);
+  } else {
+    all_reduce(x, op);
+    return {};
+  }
+}
+
+/// x ← that of process `root`, on all processes. In place: through a view, to what it shows.
+///
+/// Shape     any, the same on all processes.
+/// Dtype     all ten.
+/// Throws    IndexError for a root that is no process.
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+void broadcast(Tensor<T, D>& x, int root = 0) {
+  detail::mpi::check_root(root, "broadcast");
+  detail::mpi::in_place(x, [root]<class U>(U& dense) {
+    detail::mpi::run_collective<device_of<U>>([&] { return detail::mpi::Broadcast<T>{detail::mpi::written(dense, "broadcast"), dense.size(), root}; });
+  });
+}
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+void broadcast(Tensor<T, D>&& view, int root = 0) {
+  broadcast(view, root);
+}
+
+/// The tensors of all processes, one behind the other along the first axis, on all of them.
+///
+/// Shape     [a, …] of n processes gives [n a, …], a number [n]; the same on all processes.
+/// Dtype     all ten.
+template <expression E>
+  requires detail::mpi::has_collectives<device_of<E>>
+auto all_gather(E const& x) {
+  using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
+  Tensor<T, D> const values(x);
+  if constexpr (!detail::mpi::is_in_place<D>) {
+    return all_gather(values.to(Cpu{})).to(D{});
+  } else {
+    Shape shape = values.rank() > 0 ? values.shape() : Shape{1};
+    shape[0] *= world_size();
+    Tensor<T, D> const dense = values.contiguous();
+    Tensor<T, D> result = empty<T>(shape, D{});
+    if (result.size() > 0) {
+      detail::mpi::run_collective<D>([&] { return detail::mpi::AllGather<T>{dense.data(), result.data(), dense.size()}; });
+    }
+    return result;
+  }
+}
+
+/// The sums over all processes, of which each gets its part: rows [r a, (r + 1) a) of the sums are process r's.
+///
+/// Shape     [n a, …] of n processes gives [a, …]; the same on all processes.
+/// Dtype     as all_reduce.
+/// Throws    ShapeError where the first axis is no multiple of the number of processes; TypeError for an average of integers.
+template <expression E>
+  requires detail::mpi::has_collectives<device_of<E>>
+auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
+  using T = value_of<E>;
+  using D = detail::result_device_t<device_of<E>>;
+  detail::mpi::check_reduction<T, D>(op, "reduce_scatter");
+  int const n = world_size();
+  if (x.shape().rank() == 0 || x.shape()[0] % n != 0) {
+    detail::fail<ShapeError>("reduce_scatter: a tensor of shape ", x.shape(), " was given to ", n, " processes; its first axis is cut into as many equal parts: pad it");
+  }
+  Tensor<T, D> const values(x);
+  if constexpr (!detail::mpi::is_in_place<D>) {
+    return reduce_scatter(values.to(Cpu{}), op).to(D{});
+  } else {
+    Shape shape = values.shape();
+    shape[0] /= n;
+    Tensor<T, D> dense = op == reduce_op::avg && !detail::mpi::is_cuda<D> ? values.clone() : values.contiguous();
+    detail::mpi::divide(dense, op);
+    Tensor<T, D> result = empty<T>(shape, D{});
+    if (result.size() > 0) {
+      detail::mpi::run_collective<D>([&] { return detail::mpi::ReduceScatter<T>{std::as_const(dense).data(), result.data(), result.size(), op}; });
+    }
+    return result;
+  }
+}
+
+#define SITU_NEEDS_NCCL(NAME)                                                                                                                             \
+  template <class E, class... Xs, class Error = error::collectives_on_Cuda_need_NCCL__define_SITU_WITH_NCCL<device_of<std::remove_cvref_t<E>>>>           \
+    requires(expression<std::remove_cvref_t<E>> && !detail::mpi::has_collectives<device_of<std::remove_cvref_t<E>>>)                                      \
+  void NAME(E&&, Xs const&...) = delete;
+SITU_NEEDS_NCCL(all_reduce)
+SITU_NEEDS_NCCL(all_reduce_async)
+SITU_NEEDS_NCCL(broadcast)
+SITU_NEEDS_NCCL(all_gather)
+SITU_NEEDS_NCCL(reduce_scatter)
+#undef SITU_NEEDS_NCCL
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace SITU_ABI_NCCL
+}  // namespace distributed
+
+#endif
+
+}  // namespace situ::inline SITU_ABI
 
 // ---- <situ/parallel/data_parallel.hpp>
 /// Data parallelism in one process: a module on several devices, each of which computes a part of the batch.
@@ -65852,6 +66708,408 @@ class DataParallel {
   Net<D> module;
   SITU_MODULE(module)
 };
+
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/parallel/distributed_data_parallel.hpp>
+/// Data parallelism over several processes: each has a copy of a module, and computes a part of the batch; gradients are averaged while backward goes on.
+///
+///     Net<Cpu> net;                                                    // mpirun -n 4 ./train
+///     DistributedDataParallel ddp{net};                                // every process has the weights of the first one now
+///     optim::SGD optimizer{ddp, {.lr = 0.1f}};
+///     for (auto& batch : data::DataLoader{distributed::share(samples), {.batch_size = 64}}) {
+///       auto loss = cross_entropy(ddp(batch.x), batch.y);
+///       loss.backward();                                               // gradients: the averages over all processes
+///       optimizer.step();                                              // the same step everywhere
+///     }
+///
+/// A call gives the module, in place of each parameter, a result with the same elements, whose gradient is that of this process. Those gradients are gathered in buckets, the last
+/// parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is done. These results lie as deep
+/// in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
+
+/// How gradients are averaged.
+struct DistributedOptions {
+  int64_t bucket_bytes = int64_t{25} << 20;  ///< a bucket is full with so many; the first one with a megabyte, so that it leaves early
+  bool broadcast_buffers = true;             ///< whether a call that records begins with the first process's buffers, as running means
+};
+
+#if defined(SITU_WITH_MPI)
+
+namespace detail {
+inline namespace SITU_ABI_MPI {
+inline namespace SITU_ABI_NCCL {
+inline namespace SITU_ABI_CUDA {
+
+/// The gradients of one call's parameters of a type, on their way. Numbers count from the last parameter.
+template <class T, class D>
+class ReducedGradients {
+ public:
+  std::vector<Variable<T, D>> leaves;
+
+  void cut(int64_t bucket_bytes) {
+    int64_t room = bucket_bytes < first_bytes ? bucket_bytes : first_bytes, bytes = 0;
+    for (std::size_t k = 0; k < leaves.size(); ++k) {
+      if (buckets_.empty() || bytes >= room) {
+        if (!buckets_.empty()) room = bucket_bytes;
+        buckets_.emplace_back();
+        buckets_.back().first = k;
+        bytes = 0;
+      }
+      Bucket& bucket = buckets_.back();
+      places_.push_back({buckets_.size() - 1, bucket.elements});
+      bucket.elements += leaves[k].size();
+      bucket.last = k + 1;
+      bytes += leaves[k].size() * static_cast<int64_t>(sizeof(T));
+    }
+    reset();
+  }
+  /// What parameter k got in this process. With `adds` it goes on top of what it has, which is averaged, too: what was added up without averaging.
+  void arrived(std::size_t k, Tensor<T, D> const& gradient, bool adds) {
+    Bucket& bucket = buckets_[places_[k].bucket];
+    put(bucket, k, &gradient, adds);
+    has_[k] = true;
+    --bucket.missing;
+    while (next_ < buckets_.size() && buckets_[next_].missing == 0) start(buckets_[next_++], adds);
+  }
+  /// Sends off what is left, waits for all, and calls take(k, gradient) for each.
+  template <class F>
+  void finish(bool adds, F const& take) {
+    while (next_ < buckets_.size()) start(buckets_[next_++], adds);
+    for (Bucket& bucket : buckets_) {
+      bucket.work.wait();
+      for (std::size_t k = bucket.first; k < bucket.last; ++k) take(k, part_of(k));
+      bucket.flat = {};
+    }
+  }
+  /// As before a pass.
+  void reset() noexcept {
+    next_ = 0;
+    has_.assign(leaves.size(), false);
+    for (Bucket& bucket : buckets_) {
+      bucket.work = {};
+      bucket.flat = {};
+      bucket.missing = bucket.last - bucket.first;
+    }
+  }
+
+ private:
+  static constexpr int64_t first_bytes = int64_t{1} << 20;
+  struct Bucket {
+    std::size_t first = 0, last = 0, missing = 0;
+    int64_t elements = 0;
+    Tensor<T, D> flat;
+    distributed::Work work;
+  };
+  struct PlaceOf {
+    std::size_t bucket;
+    int64_t offset;
+  };
+
+  Tensor<T, D> part_of(std::size_t k) const {
+    PlaceOf const& place = places_[k];
+    return buckets_[place.bucket].flat.slice(0, place.offset, place.offset + leaves[k].size()).view(leaves[k].shape());
+  }
+  void put(Bucket& bucket, std::size_t k, Tensor<T, D> const* gradient, bool adds) {
+    if (!bucket.flat.body()) bucket.flat = Tensor<T, D>::uninitialized({bucket.elements}, "DistributedDataParallel");
+    double const share = 1.0 / distributed::world_size();
+    State<T, D>& leaf = *leaves[k].state();
+    Tensor<T, D> part = part_of(k);
+    if (adds && leaf.has_grad) {
+      if (gradient) part.assign((leaf.grad + *gradient) * share);
+      else part.assign(leaf.grad * share);
+      leaf.grad = {};
+      leaf.has_grad = false;
+    } else if (gradient) {
+      part.assign(*gradient * share);
+    } else {
+      part.assign(0);
+    }
+  }
+  /// All processes start all buckets in their order, whatever parameters each of them used.
+  void start(Bucket& bucket, bool adds) {
+    for (std::size_t k = bucket.first; bucket.missing > 0 && k < bucket.last; ++k) {
+      if (!has_[k]) put(bucket, k, nullptr, adds);
+    }
+    bucket.work = distributed::all_reduce_async(bucket.flat);
+  }
+
+  std::vector<Bucket> buckets_;
+  std::vector<PlaceOf> places_;
+  std::vector<bool> has_;
+  std::size_t next_ = 0;  ///< the bucket that is started next
+};
+
+/// Where the averages come back: above the parameters, and below all else.
+template <class T, class D>
+struct AveragedGradients final : State<T, D> {
+  std::vector<Node*> edges;
+  ReducedGradients<T, D> gradients;
+  explicit AveragedGradients(std::vector<Variable<T, D>> parameters, int64_t bucket_bytes) : State<T, D>(Tensor<T, D>()), edges(parameters.size()) {
+    this->name = "DistributedDataParallel";
+    this->requires_grad = true;
+    this->saves_nothing = true;
+    this->inputs = edges.data();
+    this->input_count = static_cast<int>(edges.size());
+    for (std::size_t k = 0; k < edges.size(); ++k) {
+      edges[k] = parameters[k].state();
+      count_up(edges[k]->references);
+      if (edges[k]->depth >= this->depth) this->depth = edges[k]->depth + 1;  // of leaves 1
+    }
+    gradients.leaves = std::move(parameters);
+    gradients.cut(bucket_bytes);
+  }
+  ~AveragedGradients() override { drop_inputs(*this); }
+  void backward(Flow& flow) override {
+    gradients.finish(!flow.for_targets(), [&](std::size_t k, Tensor<T, D> const& gradient) { Into<T, D>(flow, edges[k]).add(gradient); });
+  }
+  void forget() noexcept override {
+    State<T, D>::forget();
+    gradients.reset();
+  }
+};
+
+/// A parameter as a call uses it.
+template <class T, class D>
+struct UsedParameter final : State<T, D> {
+  Node* edge[1];
+  std::size_t number;
+  UsedParameter(AveragedGradients<T, D>& all, std::size_t k, int64_t depth)
+      : State<T, D>("DistributedDataParallel", Tensor<T, D>(all.gradients.leaves[k].value()), edge, 1), number(k) {
+    connect_input(*this, 0, &all);
+    if (this->depth < depth) this->depth = depth;
+    this->saves_nothing = true;
+  }
+  ~UsedParameter() override { drop_inputs(*this); }
+  void backward(Flow& flow) override {
+    if (flow.creates_graph()) fail<GradientError>("DistributedDataParallel: gradients of several processes cannot be differentiated again; take create_graph of the module itself");
+    this->keep_retained(flow);
+    if (!flow.wants(edge[0])) return;
+    auto& all = static_cast<AveragedGradients<T, D>&>(*edge[0]);
+    all.gradients.arrived(number, this->incoming, !flow.for_targets());
+    flow.arrived(&all);
+  }
+};
+
+/// Within a scope a module's parameters are what UsedParameter makes of them.
+template <class M>
+class UsedParameters {
+ public:
+  UsedParameters(M& net, DistributedOptions const& options) : net_(net) {
+    int64_t depth = 0;
+    [&]<class... Vs>(Types<Vs...>) { (replace<Vs>(options, depth), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  }
+  UsedParameters(UsedParameters const&) = delete;
+  UsedParameters& operator=(UsedParameters const&) = delete;
+  ~UsedParameters() { restore(); }
+
+ private:
+  template <class V>
+  struct Pair {
+    V leaf, used;
+  };
+  template <class>
+  struct Pairs;
+  template <class... Vs>
+  struct Pairs<Types<Vs...>> {
+    std::tuple<std::vector<Pair<Vs>>...> of;
+  };
+
+  template <class V>
+  void replace(DistributedOptions const& options, int64_t& depth) {
+    using T = value_of<V>;
+    using D = device_of<V>;
+    std::vector<V> trained;
+    for (V const& each : parameters_of<V>(net_)) {
+      if (each.requires_grad()) trained.insert(trained.begin(), each);
+    }
+    if (trained.empty()) return;
+    auto* const all = new AveragedGradients<T, D>(trained, options.bucket_bytes);
+    Variable<T, D> const held = Variable<T, D>::adopt(all);
+    auto& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
+    for (std::size_t k = trained.size(); k-- > 0;) {
+      depth += int64_t{1} << 32;  // more than there are operations between two parameters
+      pairs.push_back({trained[k], noted_view(V::adopt(new UsedParameter<T, D>(*all, k, depth)), trained[k])});
+    }
+    for_each_held(net_, [&]<class X>(X& x) {
+      if constexpr (std::is_same_v<std::remove_const_t<X>, V>) {
+        for (auto const& each : pairs) {
+          if (each.leaf.state() == x.state()) {
+            x = each.used;
+            break;
+          }
+        }
+      }
+    });
+  }
+  void restore() noexcept {
+    for_each_held(net_, [&]<class X>(X& x) {
+      if constexpr (is_parameter<X>) {
+        for (auto const& each : std::get<std::vector<Pair<X>>>(pairs_.of)) {
+          if (each.used.state() == x.state()) {
+            x = each.leaf;
+            break;
+          }
+        }
+      }
+    });
+  }
+
+  M& net_;
+  Pairs<typename parameter_types_in<Types<>, std::remove_const_t<M>>::type> pairs_;
+};
+
+/// Throws Error on all processes where their modules differ.
+template <class M>
+void check_same_module(M const& net) {
+  uint64_t hash = 14695981039346656037u;
+  int64_t tensors = 0, elements = 0;
+  auto const mix = [&](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
+  for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
+    ++tensors;
+    for (char c : name) mix(static_cast<unsigned char>(c));
+    if constexpr (!std::is_same_v<X, nn::Counter>) {
+      elements += x.size();
+      mix(static_cast<uint64_t>(dtype_of<value_of<X>>));
+      for (int64_t extent : x.shape()) mix(static_cast<uint64_t>(extent));
+    }
+  });
+  auto const word = static_cast<int64_t>(hash >> 1);
+  Tensor<int64_t> extremes{word, -word};
+  distributed::all_reduce(extremes, distributed::reduce_op::max);
+  if (extremes.item(0) == word && extremes.item(1) == -word) return;
+  fail<Error>("DistributedDataParallel: the modules of the processes differ in the names, shapes or element types of their parameters and buffers; process ", distributed::rank(), " has ", tensors,
+              " of ", elements, " elements: make them in the same way");
+}
+/// Parameters (and) buffers become those of the first process.
+template <bool Parameters, class M>
+void broadcast_state(M& net) {
+  for_each_held(net, []<class X>(X& x) {
+    if constexpr (is_parameter<X>) {
+      if constexpr (Parameters) distributed::broadcast(Tensor<value_of<X>, device_of<X>>(x.value()));
+    } else if constexpr (std::is_same_v<X, nn::Counter>) {
+      distributed::broadcast(Tensor<int64_t>(x.tensor()));
+    } else {
+      distributed::broadcast(x);
+    }
+  });
+}
+
+template <class M, class... Xs>
+auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inputs) {
+  if (options.broadcast_buffers) broadcast_state<false>(net);
+  UsedParameters<M> const used(net, options);
+  return net(inputs...);
+}
+
+}  // namespace SITU_ABI_CUDA
+}  // namespace SITU_ABI_NCCL
+}  // namespace SITU_ABI_MPI
+}  // namespace detail
+
+/// A module whose gradients are averaged over all processes: DistributedDataParallel ddp{net}, on every process.
+///
+/// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as PyTorch's do) and
+/// learning::Trainer take it as any other. Where mpirun has not started the program, or nothing is recorded, it is net.
+///
+/// Making    net's parameters and buffers become those of the first process.
+/// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
+/// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's call did not use count as zeros there. Without zero_grad() they are added up, as
+///           anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter directly, not through a call, as a penalty on its size, is not averaged.
+///           They cannot be differentiated again.
+/// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
+/// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
+///           parameters.
+/// Cost      each parameter's gradient is copied into a bucket, and back; 2 (n - 1) / n times their bytes cross each way for n processes. On the host a thread of its own sends them: leave it a
+///           core, and start programs with `mpirun --bind-to none`, as Open MPI binds each process to one core otherwise.
+/// Example   mpirun -n 2 --bind-to none ./distributed
+template <any_module M>
+class DistributedDataParallel {
+ public:
+  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how) {
+    if (how.bucket_bytes < 1) detail::fail<ShapeError>("DistributedDataParallel: buckets of ", how.bucket_bytes, " bytes were asked for; at least 1 is needed");
+    detail::check_same_module(module);
+    if (distributed::world_size() > 1) detail::broadcast_state<true>(module);
+  }
+  DistributedDataParallel(nn::from_members_t, M net) : DistributedDataParallel(std::move(net)) {}
+
+  template <class... Xs>
+  auto forward(Xs const&... inputs) const {
+    using Output = decltype(module(inputs...));
+    if (!syncs_ || !detail::records_gradients || distributed::world_size() == 1) return module(inputs...);
+    return Output(detail::run_distributed(module, options, inputs...));
+  }
+
+  /// Within the scope of what this gives, calls are those of the module: gradients are added up in this process, and averaged with those of the next call behind it.
+  ///
+  ///     { auto const alone = ddp.no_sync();  loss(ddp(first), …).backward(); }
+  ///     loss(ddp(second), …).backward();                                           // the averages of both
+  auto no_sync() {
+    class [[nodiscard]] NoSync {
+     public:
+      explicit NoSync(bool& syncs) : syncs_(syncs), before_(std::exchange(syncs, false)) {}
+      NoSync(NoSync const&) = delete;
+      NoSync& operator=(NoSync const&) = delete;
+      ~NoSync() { syncs_ = before_; }
+
+     private:
+      bool& syncs_;
+      bool before_;
+    };
+    return NoSync(syncs_);
+  }
+
+  mutable M module;  ///< a call that records puts other Variables in the place of its parameters until it returns
+  DistributedOptions options;
+  SITU_MODULE(module)
+
+ private:
+  bool syncs_ = true;
+};
+
+namespace distributed {
+
+/// The samples of a dataset that are this process's: every n-th one of n processes, as many for each. Those that are left over are made up for by the first ones, as PyTorch's
+/// DistributedSampler does; of fewer samples than processes some stand in several shares.
+///
+/// Order     as in the dataset: a DataLoader shuffles within a share. Where neighbours are alike, give random_split's part or a Subset in random order, the same on all processes.
+/// Throws    ShapeError for a dataset without samples.
+template <data::dataset X>
+auto share(X samples) {
+  int64_t const all = static_cast<int64_t>(samples.size()), n = world_size(), each = (all + n - 1) / n;
+  if (all == 0) detail::fail<ShapeError>("distributed::share: the dataset has no samples");
+  std::vector<int64_t> indices;
+  for (int64_t k = 0; k < each; ++k) indices.push_back((rank() + k * n) % all);
+  return data::Subset<X>(std::move(samples), std::move(indices));
+}
+
+}  // namespace distributed
+
+#else
+
+inline namespace SITU_ABI_MPI {
+template <any_module M>
+class DistributedDataParallel {
+ public:
+  template <class Error = error::several_processes_need_MPI__define_SITU_WITH_MPI_and_link_an_MPI_library>
+  explicit DistributedDataParallel(M, DistributedOptions const& = {}) = delete;
+};
+}  // namespace SITU_ABI_MPI
+
+namespace distributed {
+inline namespace SITU_ABI_MPI {
+template <class... Xs, class Error = error::several_processes_need_MPI__define_SITU_WITH_MPI_and_link_an_MPI_library>
+void share(Xs&&...) = delete;
+}  // namespace SITU_ABI_MPI
+}  // namespace distributed
+
+#endif
 
 }  // namespace situ::inline SITU_ABI
 

@@ -138,15 +138,16 @@ void set_training(X& x, bool on) {
 
 /// Calls f(x) for each parameter and buffer of x, without making names: nothing is allocated.
 template <class X, class F>
-void for_each_held(X const& x, F const& f) {
-  if constexpr (is_parameter<X> || is_buffer<X>) {
+void for_each_held(X& x, F const& f) {
+  using Plain = std::remove_const_t<X>;
+  if constexpr (is_parameter<Plain> || is_buffer<Plain>) {
     f(x);
-  } else if constexpr (any_module<X>) {
-    for_each_member(x, [&](auto const& member) { for_each_held(member, f); });
-  } else if constexpr (is_optional<X>) {
+  } else if constexpr (any_module<Plain>) {
+    for_each_member(x, [&](auto& member) { for_each_held(member, f); });
+  } else if constexpr (is_optional<Plain>) {
     if (x) for_each_held(*x, f);
-  } else if constexpr (several<X>) {
-    for (auto const& each : x) for_each_held(each, f);
+  } else if constexpr (several<Plain>) {
+    for (auto& each : x) for_each_held(each, f);
   }
 }
 
