@@ -170,6 +170,11 @@ double gradient_distance(M const& a, N const& b) {
   return worst;
 }
 
+/// This build has no NCCL.
+template <class X>
+concept reducible = requires(X& x) { distributed::all_reduce(x); };
+static_assert(reducible<Tensor<float, Emulated<0>>> && !reducible<Tensor<float, Cuda<0>>> && !reducible<Tensor<float> const> && !reducible<Variable<float>>);
+
 }  // namespace distributed_test
 using namespace distributed_test;
 
