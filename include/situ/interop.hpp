@@ -2,3 +2,5 @@
 #pragma once
 
 #include <situ/interop/dlpack.hpp>
+#include <situ/interop/eigen.hpp>
+#include <situ/interop/mdspan.hpp>

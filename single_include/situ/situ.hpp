@@ -71775,6 +71775,444 @@ Tensor<T, D> from_dlpack(Managed*) = delete;
 }  // namespace interop
 }  // namespace situ::inline SITU_ABI
 
+// ---- <situ/interop/eigen.hpp>
+/// Eigen: tensors in host memory as its maps, without a copy, and its matrices as tensors.
+///
+///     #include <Eigen/Core>                                     // situ brings none, and wants it before the first call
+///
+///     auto m = interop::to_eigen(x);                            // x of two axes, whatever its strides: m(1, 2) is x(1, 2)
+///     m.row(0) *= 2;                                            // x sees it
+///     Eigen::VectorXf v = m * interop::to_eigen<1>(y);          // y of one axis is a column
+///     Tensor z = interop::from_eigen(m.transpose() * m);        // a Tensor<float>, computed where it lies
+///
+/// Memory of an Eigen matrix that stays is a tensor by `from_blob(m.data(), {m.rows(), m.cols()}, {m.rowStride(), m.colStride()})`.
+///
+/// Source    Eigen 3.4: https://eigen.tuxfamily.org/dox/group__TutorialMapClass.html
+
+#include <utility>
+
+
+// ---- <situ/interop/named.hpp>
+/// What views for other libraries are made of: tensors that have a name, and so outlive the call.
+
+
+namespace situ::inline SITU_ABI {
+
+namespace error {
+template <class X>
+struct a_view_is_made_of_a_Tensor_with_a_name__which_keeps_its_elements {};
+}  // namespace error
+
+namespace detail {
+
+template <class X>
+inline constexpr bool is_a_Tensor = false;
+template <class T, class D>
+inline constexpr bool is_a_Tensor<Tensor<T, D>> = true;
+
+/// X of a parameter X&& that was given a Tensor by its name, const or not.
+template <class X>
+concept named_tensor = std::is_lvalue_reference_v<X> && is_a_Tensor<std::remove_cvref_t<X>>;
+
+template <class X>
+inline constexpr bool is_const_tensor = std::is_const_v<std::remove_reference_t<X>>;
+
+/// The elements of x for another library: T const* of a const tensor, else T*. Throws TypeError for T* to read-only storage.
+template <class T, class D>
+T const* data_for(Tensor<T, D> const& x, char const*) {
+  return x.data();
+}
+template <class T, class D>
+T* data_for(Tensor<T, D>& x, char const* who) {
+  StorageHead const* const head = x.storage_head();
+  if (head && head->read_only) fail<TypeError>(who, ": the storage is read-only: it was given as a pointer to const; give std::as_const(x), or a clone() of it");
+  return x.data();
+}
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+namespace Eigen {  // which <Eigen/Core> completes
+template <class Derived>
+class DenseBase;
+template <class Scalar, int Rows, int Columns, int Options, int MaxRows, int MaxColumns>
+class Matrix;
+template <int Outer, int Inner>
+class Stride;
+template <class Plain, int Options, class Stride>
+class Map;
+struct half;
+struct bfloat16;
+}  // namespace Eigen
+
+namespace situ::inline SITU_ABI {
+
+namespace error {
+template <class Device>
+struct a_map_of_Eigen_is_of_host_memory__move_the_tensor_with_cpu {};
+template <class T>
+struct a_16_bit_float_is_another_type_in_Eigen__convert_the_tensor_with_to_float {};
+template <int Rank>
+struct a_map_of_Eigen_has_one_axis_or_two {};
+template <class Map>
+struct to_eigen_needs_Eigen__include_Eigen_Core {};
+template <class M>
+struct from_eigen_takes_a_dense_matrix_or_array__convert_others_to_one {};
+template <class Scalar>
+struct a_Tensor_has_no_such_elements__convert_the_matrix_with_cast {};
+}  // namespace error
+
+namespace detail::eigen {
+
+// Eigen's constants.
+inline constexpr int dynamic = -1, column_major = 0, row_major = 1;
+
+template <class T, int Rank, int Inner>
+struct MapOf {
+  using type = Eigen::Map<Eigen::Matrix<T, dynamic, dynamic, row_major, dynamic, dynamic>, 0, Eigen::Stride<dynamic, Inner>>;
+  using const_type = Eigen::Map<Eigen::Matrix<T, dynamic, dynamic, row_major, dynamic, dynamic> const, 0, Eigen::Stride<dynamic, Inner>>;
+};
+template <class T, int Inner>
+struct MapOf<T, 1, Inner> {
+  using type = Eigen::Map<Eigen::Matrix<T, dynamic, 1, column_major, dynamic, 1>, 0, Eigen::Stride<0, Inner>>;
+  using const_type = Eigen::Map<Eigen::Matrix<T, dynamic, 1, column_major, dynamic, 1> const, 0, Eigen::Stride<0, Inner>>;
+};
+template <class X, int Rank, int Inner>
+using map_of = std::conditional_t<is_const_tensor<X>, typename MapOf<value_of<X>, Rank, Inner>::const_type, typename MapOf<value_of<X>, Rank, Inner>::type>;
+
+template <class M>
+concept is_complete = requires { sizeof(M); };
+
+template <class X, int Rank>
+constexpr bool maps() {
+  if constexpr (!named_tensor<X>) return false;
+  else return host_device<device_of<X>> && !is_one_of<value_of<X>, float16, bfloat16> && (Rank == 1 || Rank == 2);
+}
+template <class X, int Rank, int Inner>
+constexpr auto refusal() {
+  if constexpr (!named_tensor<X>) return std::type_identity<error::a_view_is_made_of_a_Tensor_with_a_name__which_keeps_its_elements<std::remove_cvref_t<X>>>{};
+  else if constexpr (!host_device<device_of<X>>) return std::type_identity<error::a_map_of_Eigen_is_of_host_memory__move_the_tensor_with_cpu<device_of<X>>>{};
+  else if constexpr (is_one_of<value_of<X>, float16, bfloat16>) return std::type_identity<error::a_16_bit_float_is_another_type_in_Eigen__convert_the_tensor_with_to_float<value_of<X>>>{};
+  else if constexpr (!maps<X, Rank>()) return std::type_identity<error::a_map_of_Eigen_has_one_axis_or_two<Rank>>{};
+  else return std::type_identity<error::to_eigen_needs_Eigen__include_Eigen_Core<map_of<X, Rank, Inner>>>{};
+}
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(Shape const& shape, int rank) {
+  fail<ShapeError>("to_eigen: shape ", shape, " has ", shape.rank(), shape.rank() == 1 ? " axis" : " axes", ", and a map of ", rank, " was asked for; ",
+                   shape.rank() == 1 ? "to_eigen<1> gives a column" : shape.rank() == 2 ? "to_eigen<2> gives a matrix" : "select, flatten or unsqueeze axes");
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_layout(Layout const& layout, char const* wrong) {
+  fail<LayoutError>("to_eigen: shape ", layout.shape, " with strides ", layout.strides, wrong);
+}
+inline void check(Layout const& layout, int rank, bool side_by_side, bool writes) {
+  if (layout.rank() != rank) fail_rank(layout.shape, rank);
+  if (layout.size() == 0) return;
+  if (writes && layout.is_broadcast()) fail_layout(layout, " is a broadcast view, whose elements would be written more than once; give std::as_const(x), or a clone() of it");
+  if (side_by_side && layout.shape[-1] > 1 && layout.strides[-1] != 1) fail_layout(layout, " has no rows of elements side by side; use to_eigen without the 1, or a contiguous() copy");
+}
+
+/// The element type of a tensor that is made of scalars of a matrix; void for none.
+template <class Scalar>
+struct ElementOf {
+  using type = std::conditional_t<element<Scalar>, Scalar, void>;
+};
+template <class Scalar>
+  requires(std::is_integral_v<Scalar> && std::is_signed_v<Scalar> && !element<Scalar>)
+struct ElementOf<Scalar> {  // long long, which is as long as int64_t
+  using type = signed_of_size<Scalar>;
+};
+template <>
+struct ElementOf<Eigen::half> {
+  using type = float16;
+};
+template <>
+struct ElementOf<Eigen::bfloat16> {
+  using type = bfloat16;
+};
+
+template <class Derived>
+std::type_identity<Derived> derived_of(Eigen::DenseBase<Derived> const&);
+template <class M>
+concept dense = requires(M const& m) { eigen::derived_of(m); };
+template <class M>
+using dense_t = typename decltype(eigen::derived_of(std::declval<M const&>()))::type;
+
+template <class M>
+constexpr auto refusal_of_matrix() {
+  if constexpr (!dense<M>) return std::type_identity<error::from_eigen_takes_a_dense_matrix_or_array__convert_others_to_one<M>>{};
+  else return std::type_identity<error::a_Tensor_has_no_such_elements__convert_the_matrix_with_cast<typename dense_t<M>::Scalar>>{};
+}
+template <class M>
+constexpr bool becomes_tensor() {
+  if constexpr (dense<M>) return !std::is_void_v<typename ElementOf<typename dense_t<M>::Scalar>::type>;
+  else return false;
+}
+
+/// Of a vector its only axis.
+template <class E>
+using row_major_of = Eigen::Matrix<typename E::Scalar, E::RowsAtCompileTime == 1 ? 1 : dynamic, E::ColsAtCompileTime == 1 ? 1 : dynamic,
+                                   E::ColsAtCompileTime == 1 && E::RowsAtCompileTime != 1 ? column_major : row_major,
+                                   E::RowsAtCompileTime == 1 ? 1 : dynamic, E::ColsAtCompileTime == 1 ? 1 : dynamic>;
+
+template <class T, class E>
+void write(T* to, E const& from) {
+  using Scalar = typename E::Scalar;
+  if constexpr (std::is_same_v<Scalar, T>) {
+    Eigen::Map<row_major_of<E>, 0, Eigen::Stride<0, 0>> map(to, from.rows(), from.cols());
+    if constexpr (requires { map.noalias() = from; }) map.noalias() = from;
+    else map = from;  // an array
+  } else if constexpr (std::is_integral_v<Scalar>) {
+    eigen::write(to, from.template cast<T>());
+  } else {
+    auto const& values = from.eval();
+    for (auto i = values.rows() * 0; i < values.rows(); ++i) {
+      for (auto j = values.cols() * 0; j < values.cols(); ++j) *to++ = bits_to<T>(values.coeff(i, j));
+    }
+  }
+}
+
+}  // namespace detail::eigen
+
+namespace interop {
+
+/// The elements of x as an Eigen::Map: a matrix of two axes, or with Rank 1 a column of one; of a const tensor a map of const.
+///
+/// Rank      the axes of x, which Eigen has to know when it compiles.
+/// Inner     1 says that the elements of each row lie side by side, which Eigen's vector code needs, and products without a copy: to_eigen<2, 1>(x). Else any strides
+///           are the map's (negative ones from Eigen 3.4 on).
+/// Lives     as long as x does and keeps its storage, which nothing counts the map for: assigning to x, as in x = e, ends it. Another handle, as in `Tensor keep = x;`,
+///           keeps elements and map.
+/// Device    Cpu and Pinned. What is copied to or from x asynchronously is waited for here, and not where the map is used later. Writes by the map are not tracked by
+///           backward(), as those through data() are not.
+/// Throws    ShapeError for another rank, LayoutError for a broadcast view that is not const and for rows with gaps of Inner 1, TypeError for read-only storage that is not const.
+/// Cost      nothing is copied.
+template <int Rank = 2, int Inner = detail::eigen::dynamic, class X>
+  requires(detail::eigen::maps<X, Rank>() && detail::eigen::is_complete<detail::eigen::map_of<X, Rank, Inner>>)
+detail::eigen::map_of<X, Rank, Inner> to_eigen(X&& x) {
+  static_assert(Inner == 1 || Inner == detail::eigen::dynamic, "situ: to_eigen<Rank, Inner>: Inner is 1, or Eigen::Dynamic");
+  using Map = detail::eigen::map_of<X, Rank, Inner>;
+  Layout const& layout = x.layout();
+  detail::eigen::check(layout, Rank, Inner == 1, !detail::is_const_tensor<X>);
+  auto* const data = detail::data_for(x, "to_eigen");
+  auto const inner = static_cast<std::ptrdiff_t>(Inner == 1 ? 1 : layout.strides[-1]);
+  if constexpr (Rank == 1) return Map(data, static_cast<std::ptrdiff_t>(layout.shape[0]), {0, inner});
+  else return Map(data, static_cast<std::ptrdiff_t>(layout.shape[0]), static_cast<std::ptrdiff_t>(layout.shape[1]), {static_cast<std::ptrdiff_t>(layout.strides[0]), inner});
+}
+template <int Rank = 2, int Inner = detail::eigen::dynamic, class X, class Error = typename decltype(detail::eigen::refusal<X, Rank, Inner>())::type>
+  requires(!(detail::eigen::maps<X, Rank>() && detail::eigen::is_complete<detail::eigen::map_of<X, Rank, Inner>>))
+void to_eigen(X&&) = delete;
+
+/// The values of a dense matrix, array or expression of Eigen as a Tensor of its own, on the Cpu.
+///
+/// Shape     [rows, columns]; [n] of what Eigen knows to be a vector, also of a row.
+/// Dtype     that of the scalars; Eigen::half gives float16, Eigen::bfloat16 bfloat16, long long int64_t. Others: m.cast<float>().
+/// Throws    OutOfMemory.
+/// Cost      one pass: an expression is computed where the tensor's elements lie (of 16-bit floats it is computed apart, and copied).
+template <class M>
+  requires(detail::eigen::becomes_tensor<M>())
+auto from_eigen(M const& m) {
+  using E = detail::eigen::dense_t<M>;
+  using T = typename detail::eigen::ElementOf<typename E::Scalar>::type;
+  E const& from = m.derived();
+  Shape const shape = E::IsVectorAtCompileTime ? Shape(from.size()) : Shape(from.rows(), from.cols());
+  Tensor<T, Cpu> result = Tensor<T, Cpu>::uninitialized(shape, "from_eigen");
+  if (result.size() > 0) detail::eigen::write(result.data(), from);
+  return result;
+}
+template <class M, class Error = typename decltype(detail::eigen::refusal_of_matrix<M>())::type>
+  requires(!detail::eigen::becomes_tensor<M>())
+void from_eigen(M const&) = delete;
+
+}  // namespace interop
+}  // namespace situ::inline SITU_ABI
+
+// ---- <situ/interop/mdspan.hpp>
+/// mdspan: tensors as views of the C++23 standard's kind, and from them, without a copy. std::mdspan, CUDA's cuda::std::mdspan and Kokkos' one are all served:
+/// the type is named, or deduced, and situ includes none of them.
+///
+///     using Matrix = std::mdspan<float, std::dextents<int, 2>, std::layout_stride>;
+///
+///     auto m = interop::to_mdspan<Matrix>(x);        // x of two axes, whatever its strides: m[1, 2] is x(1, 2)
+///     Tensor y = interop::from_mdspan(m);            // a Tensor<float> that sees the same elements
+///
+/// Source    https://en.cppreference.com/w/cpp/container/mdspan
+
+#include <utility>
+
+
+namespace situ::inline SITU_ABI {
+
+namespace error {
+template <class M>
+struct to_mdspan_is_given_the_type_of_an_mdspan__as_in_to_mdspan_of_std_mdspan {};
+template <class M>
+struct from_mdspan_takes_an_mdspan {};
+template <class M>
+struct the_accessor_of_the_mdspan_reads_more_than_plain_memory {};
+template <class Theirs, class Ours>
+struct the_elements_of_the_mdspan_are_of_the_type_of_the_tensor_s__convert_it_with_to {};
+template <class Element>
+struct a_const_tensor_gives_an_mdspan_of_const_elements {};
+template <class Element>
+struct a_Tensor_has_no_such_elements {};
+}  // namespace error
+
+namespace detail::mdspan {
+
+template <class M>
+concept is_mdspan = requires(M const& m) {
+  typename M::element_type;
+  typename M::extents_type;
+  typename M::mapping_type;
+  typename M::index_type;
+  m.data_handle();
+  m.mapping();
+  M::rank();
+};
+/// Whose elements are what its pointer points at.
+template <class M>
+concept of_plain_memory = std::is_same_v<typename M::reference, typename M::element_type&> && std::is_same_v<typename M::data_handle_type, typename M::element_type*>;
+
+template <class M>
+using value_in = std::remove_const_t<typename M::element_type>;
+
+struct none {};
+template <class M, class X>
+constexpr auto refusal() {
+  if constexpr (!is_mdspan<M>) return std::type_identity<error::to_mdspan_is_given_the_type_of_an_mdspan__as_in_to_mdspan_of_std_mdspan<M>>{};
+  else if constexpr (!named_tensor<X>) return std::type_identity<error::a_view_is_made_of_a_Tensor_with_a_name__which_keeps_its_elements<std::remove_cvref_t<X>>>{};
+  else if constexpr (!of_plain_memory<M>) return std::type_identity<error::the_accessor_of_the_mdspan_reads_more_than_plain_memory<M>>{};
+  else if constexpr (!std::is_same_v<value_in<M>, value_of<X>>) return std::type_identity<error::the_elements_of_the_mdspan_are_of_the_type_of_the_tensor_s__convert_it_with_to<typename M::element_type, value_of<X>>>{};
+  else if constexpr (is_const_tensor<X> && !std::is_const_v<typename M::element_type>) return std::type_identity<error::a_const_tensor_gives_an_mdspan_of_const_elements<typename M::element_type>>{};
+  else return std::type_identity<none>{};
+}
+template <class M>
+constexpr auto refusal_of_mdspan() {
+  if constexpr (!is_mdspan<M>) return std::type_identity<error::from_mdspan_takes_an_mdspan<M>>{};
+  else if constexpr (!of_plain_memory<M>) return std::type_identity<error::the_accessor_of_the_mdspan_reads_more_than_plain_memory<M>>{};
+  else if constexpr (!element<value_in<M>>) return std::type_identity<error::a_Tensor_has_no_such_elements<typename M::element_type>>{};
+  else return std::type_identity<none>{};
+}
+
+/// layout_stride's, which is made of extents and strides.
+template <class Mapping>
+concept takes_strides = requires(typename Mapping::extents_type const& extents, Mapping const& mapping) { Mapping(extents, mapping.strides()); };
+
+template <class Index>
+inline constexpr int64_t largest = sizeof(Index) >= 8 ? INT64_MAX : static_cast<int64_t>((uint64_t{1} << (8 * sizeof(Index) - (std::is_signed_v<Index> ? 1 : 0)) % 64) - 1);
+
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_rank(Shape const& shape, int rank) {
+  fail<ShapeError>("to_mdspan: shape ", shape, " has ", shape.rank(), shape.rank() == 1 ? " axis" : " axes", ", and the mdspan ", rank, "; select, flatten or unsqueeze axes, or name another mdspan");
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_extent(Shape const& shape, int axis, int64_t extent) {
+  fail<ShapeError>("to_mdspan: shape ", shape, " has ", shape[axis], " in axis ", axis, ", where the type of the mdspan has ", extent);
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_index(Layout const& layout, int64_t most) {
+  fail<ShapeError>("to_mdspan: shape ", layout.shape, " with strides ", layout.strides, " has places beyond ", most, ", the largest number of the mdspan's index type; name one of a larger type");
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_stride(Layout const& layout) {
+  fail<LayoutError>("to_mdspan: shape ", layout.shape, " with strides ", layout.strides, " is flipped or broadcast, and the strides of an mdspan are positive; give a contiguous() copy");
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_layout(Layout const& layout, Shape const& strides) {
+  fail<LayoutError>("to_mdspan: shape ", layout.shape, " has strides ", layout.strides, ", where the layout of the mdspan has ", strides, "; name an mdspan of layout_stride, or give a copy");
+}
+
+/// The strides as an mdspan may have them: those of axes with one index, or of no elements at all, are 1 or more.
+inline Shape strides_for(Layout const& layout, int64_t most) {
+  if (layout.size() == 0) return Layout(layout.shape).strides;
+  Shape strides = layout.strides;
+  int64_t last = 0;
+  for (int k = 0; k < layout.rank(); ++k) {
+    if (layout.shape[k] == 1) strides[k] = 1;
+    if (strides[k] < 1) fail_stride(layout);
+    last += (layout.shape[k] - 1) * strides[k];
+    if (strides[k] > most) fail_index(layout, most);
+  }
+  if (last >= most) fail_index(layout, most);
+  return strides;
+}
+
+template <class M, std::size_t... K>
+M make(typename M::element_type* data, Layout const& layout, std::index_sequence<K...>) {
+  using Index = typename M::index_type;
+  using Extents = typename M::extents_type;
+  using Mapping = typename M::mapping_type;
+  constexpr int rank = static_cast<int>(sizeof...(K));
+  if (layout.rank() != rank) fail_rank(layout.shape, rank);
+  [[maybe_unused]] auto const check = [&](int axis, std::size_t wanted) {
+    if (layout.shape[axis] > largest<Index>) fail_index(layout, largest<Index>);
+    if (wanted != static_cast<std::size_t>(-1) && static_cast<int64_t>(wanted) != layout.shape[axis]) fail_extent(layout.shape, axis, static_cast<int64_t>(wanted));
+  };
+  (check(static_cast<int>(K), static_cast<std::size_t>(Extents::static_extent(K))), ...);
+  Shape const strides = strides_for(layout, largest<Index>);
+  Extents const extents(static_cast<Index>(layout.shape[K])...);
+  if constexpr (takes_strides<Mapping>) {
+    using Strides = std::remove_cvref_t<decltype(std::declval<Mapping const&>().strides())>;  // its library's array
+    return M(data, Mapping(extents, Strides{static_cast<Index>(strides[K])...}));
+  } else {
+    Mapping const mapping(extents);
+    if constexpr (rank > 0) {
+      Shape const theirs{static_cast<int64_t>(mapping.stride(K))...};
+      for (int k = 0; k < rank; ++k) {
+        if (layout.size() > 0 && layout.shape[k] > 1 && theirs[k] != strides[k]) fail_layout(layout, theirs);
+      }
+    }
+    return M(data, mapping);
+  }
+}
+
+}  // namespace detail::mdspan
+
+namespace interop {
+
+/// The elements of x as an mdspan M. Its elements are those of x, or const ones.
+///
+/// Shape     that of x; extents that are fixed in M are checked. layout_stride takes every layout with positive strides, others the one that is theirs.
+/// Lives     as long as x does and keeps its storage, which nothing counts the mdspan for: assigning to x, as in x = e, ends it. Another handle, as in `Tensor keep = x;`, keeps
+///           both.
+/// Device    any: the mdspan is for code that runs where x lies. On a GPU, kernels that use it go to the stream that is the device's current one in this call.
+/// Throws    ShapeError for another rank, for other extents, and for more elements than the index type of M counts; LayoutError for flipped and broadcast views, and where the
+///           layout of M is not that of x; TypeError for read-only storage when the elements of M are not const.
+/// Cost      nothing is copied.
+template <class M, class X>
+  requires std::is_same_v<typename decltype(detail::mdspan::refusal<M, X>())::type, detail::mdspan::none>
+M to_mdspan(X&& x) {
+  using From = std::conditional_t<std::is_const_v<typename M::element_type>, std::remove_cvref_t<X> const&, X>;
+  return detail::mdspan::make<M>(detail::data_for(static_cast<From>(x), "to_mdspan"), x.layout(), std::make_index_sequence<M::rank()>());
+}
+template <class M, class X, class Error = typename decltype(detail::mdspan::refusal<M, X>())::type>
+  requires(!std::is_same_v<Error, detail::mdspan::none>)
+void to_mdspan(X&&) = delete;
+
+/// The elements that an mdspan sees as a Tensor on the device whose memory that is, by default the Cpu: nothing is copied, and the elements are still the other's, who keeps
+/// them as long as the tensor and views of it are used. Of const elements the storage is read-only.
+///
+/// Shape     that of the mdspan; of layout_right, layout_left, layout_stride and whatever else has strides.
+/// Throws    LayoutError where the mdspan has no strides, ShapeError beyond eight axes, Error for a null pointer to elements.
+template <class M, device D = Cpu>
+  requires std::is_same_v<typename decltype(detail::mdspan::refusal_of_mdspan<M>())::type, detail::mdspan::none>
+Tensor<detail::mdspan::value_in<M>, D> from_mdspan(M const& m, D device = {}) {
+  static_assert(M::rank() <= max_rank, "situ: from_mdspan: a Tensor has at most 8 axes");
+  if (!m.is_strided()) detail::fail<LayoutError>("from_mdspan: the elements of the mdspan are not a stride apart; copy them");
+  Shape shape = Shape::filled(static_cast<int>(M::rank()), 0), strides = shape;
+  if constexpr (M::rank() > 0) {
+    for (int k = 0; k < shape.rank(); ++k) {
+      auto const axis = static_cast<typename M::rank_type>(k);
+      shape[k] = static_cast<int64_t>(m.extent(axis)), strides[k] = static_cast<int64_t>(m.stride(axis));
+    }
+  }
+  if (detail::count_of(shape, "from_mdspan", sizeof(typename M::element_type)) > 0 && !m.data_handle()) {
+    detail::fail<Error>("from_mdspan: the mdspan of shape ", shape, " has a null pointer in place of its elements");
+  }
+  return from_blob(m.data_handle(), shape, strides, detail::no_deleter{}, device);
+}
+template <class M, device D = Cpu, class Error = typename decltype(detail::mdspan::refusal_of_mdspan<M>())::type>
+  requires(!std::is_same_v<Error, detail::mdspan::none>)
+void from_mdspan(M const&, D = {}) = delete;
+
+}  // namespace interop
+}  // namespace situ::inline SITU_ABI
+
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #pragma GCC diagnostic pop
 #endif  // diagnostics
