@@ -65962,6 +65962,13 @@ class Work {
 
 namespace detail::mpi {
 
+/// Where collectives of a device are enqueued: one stream for each communicator.
+template <class D>
+SITU_PROCESS_STATE Stream<D> const& stream_of() {
+  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
+  return *stream;
+}
+
 // ---- the collectives, on dense elements: by MPI, and by NCCL -----------------------------------------------------------------------
 
 inline namespace SITU_ABI_NCCL {
@@ -66040,12 +66047,6 @@ struct ReduceScatter {
 };
 #undef SITU_NCCL
 
-/// Where collectives of a device are enqueued.
-template <class D>
-Stream<D> const& stream_of() {
-  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
-  return *stream;
-}
 /// Opens an emulated device's memory to the host functions of a scope.
 class OpenMemory {
  public:
@@ -66727,6 +66728,7 @@ class DataParallel {
 /// parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is done. These results lie as deep
 /// in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -66927,9 +66929,10 @@ class UsedParameters {
     using D = device_of<V>;
     std::vector<V> trained;
     for (V const& each : parameters_of<V>(net_)) {
-      if (each.requires_grad()) trained.insert(trained.begin(), each);
+      if (each.requires_grad()) trained.push_back(each);
     }
     if (trained.empty()) return;
+    std::reverse(trained.begin(), trained.end());
     auto* const all = new AveragedGradients<T, D>(trained, options.bucket_bytes);
     Variable<T, D> const held = Variable<T, D>::adopt(all);
     auto& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
@@ -66937,25 +66940,24 @@ class UsedParameters {
       depth += int64_t{1} << 32;  // more than there are operations between two parameters
       pairs.push_back({trained[k], noted_view(V::adopt(new UsedParameter<T, D>(*all, k, depth)), trained[k])});
     }
-    for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (std::is_same_v<std::remove_const_t<X>, V>) {
-        for (auto const& each : pairs) {
-          if (each.leaf.state() == x.state()) {
-            x = each.used;
-            break;
-          }
-        }
-      }
-    });
+    exchange<V>(&Pair<V>::leaf, &Pair<V>::used);
   }
   void restore() noexcept {
+    [&]<class... Vs>(Types<Vs...>) { (exchange<Vs>(&Pair<Vs>::used, &Pair<Vs>::leaf), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  }
+  /// Puts the one of each pair in the other's place. They are met in the order of the pairs, but for those that stand in several places.
+  template <class V>
+  void exchange(V Pair<V>::*from, V Pair<V>::*to) {
+    auto const& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
+    std::size_t next = 0;
     for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (is_parameter<X>) {
-        for (auto const& each : std::get<std::vector<Pair<X>>>(pairs_.of)) {
-          if (each.used.state() == x.state()) {
-            x = each.leaf;
-            break;
-          }
+      if constexpr (std::is_same_v<X, V>) {
+        for (std::size_t tried = 0; tried < pairs.size(); ++tried) {
+          Pair<V> const& pair = pairs[(next + tried) % pairs.size()];
+          if ((pair.*from).state() != x.state()) continue;
+          x = pair.*to;
+          next += tried + 1;
+          break;
         }
       }
     });
@@ -67018,7 +67020,7 @@ auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inp
 /// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as PyTorch's do) and
 /// learning::Trainer take it as any other. Where mpirun has not started the program, or nothing is recorded, it is net.
 ///
-/// Making    net's parameters and buffers become those of the first process.
+/// Making    net's parameters and buffers become those of the first process. All processes make it, as they do to(ddp, device).
 /// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
 /// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's call did not use count as zeros there. Without zero_grad() they are added up, as
 ///           anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter directly, not through a call, as a penalty on its size, is not averaged.

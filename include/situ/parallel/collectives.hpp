@@ -120,6 +120,13 @@ class Work {
 
 namespace detail::mpi {
 
+/// Where collectives of a device are enqueued: one stream for each communicator.
+template <class D>
+SITU_PROCESS_STATE Stream<D> const& stream_of() {
+  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
+  return *stream;
+}
+
 // ---- the collectives, on dense elements: by MPI, and by NCCL -----------------------------------------------------------------------
 
 inline namespace SITU_ABI_NCCL {
@@ -198,12 +205,6 @@ struct ReduceScatter {
 };
 #undef SITU_NCCL
 
-/// Where collectives of a device are enqueued.
-template <class D>
-Stream<D> const& stream_of() {
-  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
-  return *stream;
-}
 /// Opens an emulated device's memory to the host functions of a scope.
 class OpenMemory {
  public:

@@ -14,6 +14,7 @@
 /// in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -218,9 +219,10 @@ class UsedParameters {
     using D = device_of<V>;
     std::vector<V> trained;
     for (V const& each : parameters_of<V>(net_)) {
-      if (each.requires_grad()) trained.insert(trained.begin(), each);
+      if (each.requires_grad()) trained.push_back(each);
     }
     if (trained.empty()) return;
+    std::reverse(trained.begin(), trained.end());
     auto* const all = new AveragedGradients<T, D>(trained, options.bucket_bytes);
     Variable<T, D> const held = Variable<T, D>::adopt(all);
     auto& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
@@ -228,25 +230,24 @@ class UsedParameters {
       depth += int64_t{1} << 32;  // more than there are operations between two parameters
       pairs.push_back({trained[k], noted_view(V::adopt(new UsedParameter<T, D>(*all, k, depth)), trained[k])});
     }
-    for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (std::is_same_v<std::remove_const_t<X>, V>) {
-        for (auto const& each : pairs) {
-          if (each.leaf.state() == x.state()) {
-            x = each.used;
-            break;
-          }
-        }
-      }
-    });
+    exchange<V>(&Pair<V>::leaf, &Pair<V>::used);
   }
   void restore() noexcept {
+    [&]<class... Vs>(Types<Vs...>) { (exchange<Vs>(&Pair<Vs>::used, &Pair<Vs>::leaf), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  }
+  /// Puts the one of each pair in the other's place. They are met in the order of the pairs, but for those that stand in several places.
+  template <class V>
+  void exchange(V Pair<V>::*from, V Pair<V>::*to) {
+    auto const& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
+    std::size_t next = 0;
     for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (is_parameter<X>) {
-        for (auto const& each : std::get<std::vector<Pair<X>>>(pairs_.of)) {
-          if (each.used.state() == x.state()) {
-            x = each.leaf;
-            break;
-          }
+      if constexpr (std::is_same_v<X, V>) {
+        for (std::size_t tried = 0; tried < pairs.size(); ++tried) {
+          Pair<V> const& pair = pairs[(next + tried) % pairs.size()];
+          if ((pair.*from).state() != x.state()) continue;
+          x = pair.*to;
+          next += tried + 1;
+          break;
         }
       }
     });
@@ -309,7 +310,7 @@ auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inp
 /// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as PyTorch's do) and
 /// learning::Trainer take it as any other. Where mpirun has not started the program, or nothing is recorded, it is net.
 ///
-/// Making    net's parameters and buffers become those of the first process.
+/// Making    net's parameters and buffers become those of the first process. All processes make it, as they do to(ddp, device).
 /// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
 /// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's call did not use count as zeros there. Without zero_grad() they are added up, as
 ///           anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter directly, not through a call, as a penalty on its size, is not averaged.
