@@ -67,11 +67,6 @@
 #else
 #define SITU_ABI_MPI without_mpi
 #endif
-#if defined(SITU_WITH_NCCL)
-#define SITU_ABI_NCCL with_nccl
-#else
-#define SITU_ABI_NCCL without_nccl
-#endif
 #if defined(__CUDACC__)
 #define SITU_ABI_COMPILER by_nvcc
 #else

@@ -143,11 +143,6 @@
 #else
 #define SITU_ABI_MPI without_mpi
 #endif
-#if defined(SITU_WITH_NCCL)
-#define SITU_ABI_NCCL with_nccl
-#else
-#define SITU_ABI_NCCL without_nccl
-#endif
 #if defined(__CUDACC__)
 #define SITU_ABI_COMPILER by_nvcc
 #else
@@ -65463,6 +65458,7 @@ auto transformed(X x, F f) {
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 
 
@@ -65474,8 +65470,8 @@ auto transformed(X x, F f) {
 /// What collectives on host memory are made of: MPI, which is started when it is first needed and ended with the program, and a thread that runs collectives
 /// while the program computes.
 ///
-/// Each device has a communicator of its own, made when it is first used: collectives of one device keep their order, and those of several do not wait for
-/// each other. All of them run on threads of situ's or on the caller's, so MPI is asked for MPI_THREAD_MULTIPLE.
+/// Each device has a communicator of its own, made when it is first used, and so has each DistributedDataParallel: collectives of one keep their order, and those of several
+/// do not wait for each other. All of them run on threads of situ's or on the caller's, so MPI is asked for MPI_THREAD_MULTIPLE.
 
 
 namespace situ::inline SITU_ABI {
@@ -65491,6 +65487,7 @@ enum class reduce_op : int { sum, avg, prod, min, max };
 
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include <pthread.h>
@@ -65520,29 +65517,54 @@ struct Job {
   virtual ~Job() = default;
   virtual void run() = 0;
 };
+inline void drop(Job* job) noexcept {
+  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
+}
 
-/// The communicator of a device; page-locked memory is the host's.
-struct Communicator {
+/// A way on which collectives keep their order: a communicator, and a thread on the host or a stream of a device.
+struct Channel {
   Place place;
-  MPI_Comm comm;
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::shared_ptr<void> stream;  ///< of an asynchronous device, its Stream
+  bool has_thread = false, stopping = false;
+  pthread_t thread{};
+  Job *first = nullptr, *last = nullptr;  ///< those that wait, and the one that runs
+  Channel* next = nullptr;                ///< in the list of all
+  explicit Channel(Place of) : place(of) {}
+  Channel(Channel const&) = delete;
+  Channel& operator=(Channel const&) = delete;
+  ~Channel();
+};
+/// Channels of one user: one for each device.
+struct Channels {
+  int tag;  ///< of the first communicator, among those that are made at the same time
+  List<Channel*> all;
+  explicit Channels(int first_tag) : tag(first_tag) {}
+  Channels(Channels const&) = delete;
+  Channels& operator=(Channels const&) = delete;
+  ~Channels() {
+    for (Channel* channel : all) delete channel;
+  }
 };
 
 /// One per process.
 struct Process {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-  bool started = false, ours = false, has_thread = false, stopping = false;
+  bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
+  int groups = 0;   ///< of channels, beside the first ones
   MPI_Comm world = MPI_COMM_NULL;
-  pthread_t thread{};
-  Job *first = nullptr, *last = nullptr;  ///< those that wait
-  List<Communicator> communicators;
+  Channel* channels = nullptr;
+  Channels own{0};
+  List<Channel*> spare;  ///< made by two threads at once
 };
 SITU_PROCESS_STATE Process& process() {
   static Process* const process = new Process;  // what runs at the end of the program still needs it
   return *process;
 }
+/// Never held while MPI is called: what it waits for may need the lock here.
 class Lock {
  public:
   Lock() { ::pthread_mutex_lock(&process().mutex); }
@@ -65552,6 +65574,7 @@ class Lock {
 };
 /// For callers that hold the lock.
 inline void wait_for_change() { ::pthread_cond_wait(&process().changed, &process().mutex); }
+inline void tell_change() { ::pthread_cond_broadcast(&process().changed); }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_call(char const* who, int status) {
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -65563,40 +65586,60 @@ inline void check(char const* who, int status) {
   if (status != MPI_SUCCESS) [[unlikely]] fail_call(who, status);
 }
 
-/// Ends what runs, and MPI if it was begun here.
-inline void finish() {
+// ---- the beginning and the end -----------------------------------------------------------------------------------------------------
+
+/// Waits for what is enqueued, and ends the threads. MPI calls it when it is about to be finalized, whoever finalizes it.
+inline int before_finalize(MPI_Comm, int, void*, void*) {
   Process& all = process();
-  bool joins = false;
+  List<pthread_t> threads;
   {
     Lock const lock;
     while (all.pending > 0) wait_for_change();
-    joins = std::exchange(all.has_thread, false);
-    all.stopping = true;
-    ::pthread_cond_broadcast(&all.changed);
+    all.ended = true;
+    for (Channel* channel = all.channels; channel; channel = channel->next) {
+      if (std::exchange(channel->has_thread, false)) threads.push_back(channel->thread);
+      channel->stopping = true;
+    }
+    tell_change();
   }
-  if (joins) ::pthread_join(all.thread, nullptr);
+  for (pthread_t thread : threads) ::pthread_join(thread, nullptr);
+  return MPI_SUCCESS;
+}
+/// At the end of a program that did not start MPI itself. One that fails ends all others, which would wait for it.
+inline void finish(int status) {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (all.ours && !finalized) MPI_Finalize();
+  if (finalized) return;
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_Finalize();
 }
+#if defined(__GLIBC__)
+inline void finish_with(int status, void*) { finish(status); }
+#else
+inline void finish_anyhow() { finish(0); }
+#endif
 
-/// Starts MPI if nobody has. For callers that hold the lock. Throws Error.
+/// Starts MPI if nobody has. For callers that hold the lock: nothing is enqueued yet. Throws Error.
 __attribute__((noinline, cold)) inline void start_locked() {
   Process& all = process();
   int initialized = 0, finalized = 0, provided = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (finalized) fail<Error>("distributed: MPI has been finalized, and cannot be started again; call MPI_Finalize behind the last collective");
-  if (initialized) {
+  if (!finalized && initialized) {
     MPI_Query_thread(&provided);
-  } else {
+  } else if (!finalized) {
     check("distributed: MPI_Init_thread", MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
     all.ours = true;
-    std::atexit([] { finish(); });
+#if defined(__GLIBC__)
+    ::on_exit(&finish_with, nullptr);
+#else
+    std::atexit(&finish_anyhow);
+#endif
   }
-  if (provided < MPI_THREAD_MULTIPLE) {
-    fail<Error>("distributed: MPI was started for one thread, and collectives run beside the program: ",
-                initialized ? "start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), or leave that to situ" : "use an MPI library that offers MPI_THREAD_MULTIPLE");
+  if (finalized || provided < MPI_THREAD_MULTIPLE) {
+    fail<Error>("distributed: ", finalized ? "MPI has been finalized, and cannot be started again: call MPI_Finalize behind the last collective"
+                                 : initialized ? "MPI was started for one thread, and collectives run beside the program: start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), or leave that to situ"
+                                               : "this MPI library does not offer MPI_THREAD_MULTIPLE, and collectives run beside the program: use another one");
   }
   check("distributed: MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &all.world));
   MPI_Comm_set_errhandler(all.world, MPI_ERRORS_RETURN);
@@ -65606,6 +65649,9 @@ __attribute__((noinline, cold)) inline void start_locked() {
   check("distributed: MPI_Comm_split_type", MPI_Comm_split_type(all.world, MPI_COMM_TYPE_SHARED, all.rank, MPI_INFO_NULL, &node));
   MPI_Comm_rank(node, &all.local_rank);
   MPI_Comm_free(&node);
+  int key = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &before_finalize, &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
   all.started = true;
 }
 inline Process& started_process() {
@@ -65614,20 +65660,106 @@ inline Process& started_process() {
   if (!all.started) start_locked();
   return all;
 }
-
-/// The communicator of a device. All processes make it when they first use that device: on the program's threads, not on a device's.
-inline MPI_Comm communicator(Place place) {
+/// For a collective: who they are is known when MPI has ended, too.
+inline Process& running_process() {
   Process& all = started_process();
-  if (place.is_host()) place = {};
-  Lock const lock;
-  for (Communicator const& each : all.communicators) {
-    if (each.place == place) return each.comm;
+  if (__atomic_load_n(&all.ended, __ATOMIC_RELAXED)) fail<Error>("distributed: a collective was called when MPI had been finalized; call MPI_Finalize behind the last one");
+  return all;
+}
+
+// ---- channels --------------------------------------------------------------------------------------------------------------------------
+
+/// The thread of a channel: what is enqueued, in that order.
+inline void* run_jobs(void* which) {
+  auto& channel = *static_cast<Channel*>(which);
+  Process& all = process();
+  ::pthread_mutex_lock(&all.mutex);
+  for (;;) {
+    while (!channel.first && !channel.stopping) wait_for_change();
+    Job* const job = channel.first;
+    if (!job) break;
+    ::pthread_mutex_unlock(&all.mutex);
+    try {
+      job->run();
+    } catch (...) {
+      job->failure = std::current_exception();
+    }
+    ::pthread_mutex_lock(&all.mutex);
+    channel.first = job->next;
+    if (!channel.first) channel.last = nullptr;
+    job->done = true;
+    --all.pending;
+    tell_change();
+    ::pthread_mutex_unlock(&all.mutex);
+    drop(job);  // which may end tensors
+    ::pthread_mutex_lock(&all.mutex);
   }
+  ::pthread_mutex_unlock(&all.mutex);
+  return nullptr;
+}
+/// Waits for what is enqueued on it.
+inline Channel::~Channel() {
+  Process& all = process();
+  bool joins = false, ended = false;
+  {
+    Lock const lock;
+    while (first) wait_for_change();
+    joins = std::exchange(has_thread, false);
+    stopping = true;
+    for (Channel** at = &all.channels; *at; at = &(*at)->next) {
+      if (*at == this) {
+        *at = next;
+        break;
+      }
+    }
+    ended = all.ended;
+    tell_change();
+  }
+  if (joins) ::pthread_join(thread, nullptr);
+  if (!ended && comm != MPI_COMM_NULL) MPI_Comm_free(&comm);
+}
+
+/// For callers that hold the lock; waits where another thread makes it.
+inline Channel* find_channel(Channels const& channels, Place place) {
+  Channel* found = nullptr;
+  for (Channel* channel : channels.all) {
+    if (channel->place == place) found = channel;
+  }
+  while (found && found->comm == MPI_COMM_NULL) wait_for_change();
+  return found;
+}
+/// The channel of a device, which all processes make when they first use it: threads may do so for several at the same time. make_stream() gives its stream.
+template <class F>
+Channel& channel_of(Channels& channels, Place place, F const& make_stream) {
+  Process& all = running_process();
+  if (place.is_host()) place = {};
+  {
+    Lock const lock;
+    if (Channel* const found = find_channel(channels, place)) return *found;
+  }
+  std::shared_ptr<void> stream = make_stream();
+  auto* const channel = new Channel(place);
+  channel->stream = std::move(stream);
+  {
+    Lock const lock;
+    Channel* const found = find_channel(channels, place);
+    (found ? all.spare : channels.all).push_back(channel);
+    if (found) return *found;
+    channel->next = std::exchange(all.channels, channel);
+  }
+  MPI_Group everybody = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
-  check("distributed: MPI_Comm_dup", MPI_Comm_dup(all.world, &comm));
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  all.communicators.push_back({place, comm});
-  return comm;
+  MPI_Comm_group(all.world, &everybody);
+  int const status = MPI_Comm_create_group(all.world, everybody, channels.tag + 512 * static_cast<int>(place.kind) + place.ordinal, &comm);
+  MPI_Group_free(&everybody);
+  if (status == MPI_SUCCESS) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  {
+    Lock const lock;
+    channel->comm = status == MPI_SUCCESS ? comm : all.world;  // nothing works any more, but nobody waits for it
+    tell_change();
+  }
+  check("distributed: MPI_Comm_create_group", status);
+  return *channel;
 }
 
 /// Counts a collective that is enqueued, from its making to its end: the program ends behind it.
@@ -65643,68 +65775,39 @@ class Pending {
     if (!counts_) return;
     Lock const lock;
     --process().pending;
-    ::pthread_cond_broadcast(&process().changed);
+    tell_change();
   }
 
  private:
   bool counts_ = true;
 };
 
-inline void drop(Job* job) noexcept {
-  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
-}
-
-/// The thread: what is enqueued, in that order.
-inline void* run_jobs(void*) {
-  Process& all = process();
-  ::pthread_mutex_lock(&all.mutex);
-  for (;;) {
-    while (!all.first && !all.stopping) wait_for_change();
-    Job* const job = all.first;
-    if (!job) break;
-    ::pthread_mutex_unlock(&all.mutex);
-    try {
-      job->run();
-    } catch (...) {
-      job->failure = std::current_exception();
-    }
-    ::pthread_mutex_lock(&all.mutex);
-    all.first = job->next;
-    if (!all.first) all.last = nullptr;
-    job->done = true;
-    --all.pending;
-    ::pthread_cond_broadcast(&all.changed);
-    drop(job);
-  }
-  ::pthread_mutex_unlock(&all.mutex);
-  return nullptr;
-}
 /// Enqueues a job, whose second reference is the queue's. Throws Error, and the job is the caller's.
-inline void enqueue_job(Job* job) {
-  Process& all = started_process();
+inline void enqueue_job(Channel& channel, Job* job) {
   Lock const lock;
-  if (!all.has_thread) {
-    if (::pthread_create(&all.thread, nullptr, &run_jobs, nullptr) != 0) fail<Error>("distributed: the system has no thread for collectives");
-    all.has_thread = true;
+  if (!channel.has_thread) {
+    if (::pthread_create(&channel.thread, nullptr, &run_jobs, &channel) != 0) fail<Error>("distributed: the system has no thread for collectives");
+    channel.has_thread = true;
   }
-  (all.last ? all.last->next : all.first) = job;
-  all.last = job;
-  ++all.pending;
-  ::pthread_cond_broadcast(&all.changed);
+  (channel.last ? channel.last->next : channel.first) = job;
+  channel.last = job;
+  ++process().pending;
+  tell_change();
 }
-/// Waits for a job, and throws what it threw.
+/// Waits for a job, and throws what it threw, once.
 inline void wait(Job& job) {
+  std::exception_ptr failure;
   {
     Lock const lock;
     while (!job.done) wait_for_change();
+    std::swap(failure, job.failure);
   }
-  if (job.failure) std::rethrow_exception(std::exchange(job.failure, nullptr));
+  if (failure) std::rethrow_exception(failure);
 }
 /// Waits for all that is enqueued: what comes next runs on the calling thread.
-inline void drain() {
-  Process& all = started_process();
+inline void drain(Channel& channel) {
   Lock const lock;
-  while (all.first) wait_for_change();
+  while (channel.first) wait_for_change();
 }
 
 // ---- types and operations --------------------------------------------------------------------------------------------------------
@@ -65842,8 +65945,7 @@ inline void load_nccl() {
 }
 
 /// The communicator of a GPU, which all processes make when they first use one: the first of them tells the others where to meet.
-inline void* nccl_communicator(int device) {
-  MPI_Comm const meeting = mpi::communicator({device_kind::cuda, device});
+inline void* nccl_communicator(int device, MPI_Comm meeting) {
   NcclState& state = nccl_state();
   MutexLock const lock(state.mutex);
   for (int k = 0; k < state.count; ++k) {
@@ -65895,6 +65997,8 @@ SITU_NEEDS_MPI(reduce_scatter)
 #undef SITU_NEEDS_MPI
 }  // namespace SITU_ABI_MPI
 
+class Work;
+
 #else
 
 inline namespace SITU_ABI_MPI {
@@ -65922,13 +66026,6 @@ inline void use_own_gpu() {
     own = begin == std::string::npos ? std::string("-1") : all.substr(begin, all.find(',', begin) - begin);
   }
   ::setenv("CUDA_VISIBLE_DEVICES", own.c_str(), 1);
-}
-
-/// Waits until all processes have come here.
-inline void barrier() {
-  MPI_Comm const comm = detail::mpi::communicator({});
-  detail::mpi::drain();
-  detail::mpi::check("barrier", MPI_Barrier(comm));
 }
 
 }  // namespace SITU_ABI_MPI
@@ -65962,60 +66059,51 @@ class Work {
 
 namespace detail::mpi {
 
-/// Where collectives of a device are enqueued: one stream for each communicator.
-template <class D>
-SITU_PROCESS_STATE Stream<D> const& stream_of() {
-  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
-  return *stream;
-}
-
-// ---- the collectives, on dense elements: by MPI, and by NCCL -----------------------------------------------------------------------
-
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
-
 template <class D>
 inline constexpr bool is_cuda = std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>;
 /// Whether collectives take the elements where they are. Those of other devices go through host memory.
 template <class D>
 inline constexpr bool is_in_place = is_immediate<D> || is_cuda<D> || emulated::ordinal_of<D> >= 0;
-#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
-#define SITU_NCCL(CALL) \
-  int nccl(cuda::NcclFunctions const& f, [[maybe_unused]] void* comm, [[maybe_unused]] cudaStream_t stream) const { return CALL; }
+
+/// The channel of a device, with its stream.
 template <class D>
-concept has_collectives = true;
-#else
-#define SITU_NCCL(CALL)
+Channel& channel_on(Channels& channels) {
+  return channel_of(channels, place_of<D>, [] {
+    if constexpr (asynchronous<D>) return std::static_pointer_cast<void>(std::make_shared<Stream<D>>());
+    else return std::shared_ptr<void>();
+  });
+}
 template <class D>
-concept has_collectives = !is_cuda<D>;
-#endif
+Stream<D> const& stream_of(Channel const& channel) {
+  return *static_cast<Stream<D> const*>(channel.stream.get());
+}
+
+// ---- the collectives, on dense elements --------------------------------------------------------------------------------------------
 
 template <class T>
 struct AllReduce {
-  static constexpr char const *name = "all_reduce", *nccl_name = "ncclAllReduce";
+  static constexpr char const* name = "all_reduce";
   T* data;
   int64_t count;
   distributed::reduce_op op;
   void mpi(MPI_Comm comm) const {
     in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Allreduce(MPI_IN_PLACE, data + first, n, type_of<T>(), operation_of<T>(op), comm)); });
   }
-  SITU_NCCL(f.all_reduce(data, data, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
 };
 template <class T>
 struct Broadcast {
-  static constexpr char const *name = "broadcast", *nccl_name = "ncclBroadcast";
+  static constexpr char const* name = "broadcast";
   T* data;
   int64_t count;
   int root;
   void mpi(MPI_Comm comm) const {
     in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Bcast(data + first, n, type_of<T>(), root, comm)); });
   }
-  SITU_NCCL(f.broadcast(data, data, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, root, comm, stream))
 };
 /// `count` elements of each process.
 template <class T>
 struct AllGather {
-  static constexpr char const *name = "all_gather", *nccl_name = "ncclAllGather";
+  static constexpr char const* name = "all_gather";
   T const* from;
   T* to;
   int64_t count;
@@ -66027,12 +66115,11 @@ struct AllGather {
     std::memcpy(to + process().rank * count, from, static_cast<std::size_t>(count) * sizeof(T));
     for (int r = 0; r < process().size; ++r) Broadcast<T>{to + r * count, count, r}.mpi(comm);
   }
-  SITU_NCCL(f.all_gather(from, to, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, comm, stream))
 };
 /// `count` elements for each process.
 template <class T>
 struct ReduceScatter {
-  static constexpr char const *name = "reduce_scatter", *nccl_name = "ncclReduceScatter";
+  static constexpr char const* name = "reduce_scatter";
   T const* from;
   T* to;
   int64_t count;
@@ -66043,9 +66130,43 @@ struct ReduceScatter {
       in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Reduce(from + r * count + first, to + first, n, type_of<T>(), operation_of<T>(op), r, comm)); });
     }
   }
-  SITU_NCCL(f.reduce_scatter(from, to, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
 };
-#undef SITU_NCCL
+
+/// Runs collectives on a GPU's stream; there with NCCL alone.
+template <class D>
+struct Nccl;
+#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+template <class T>
+int enqueue_nccl(AllReduce<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.all_reduce(c.data, c.data, static_cast<std::size_t>(c.count), cuda::nccl_type<T>, cuda::nccl_operation<T>(c.op), comm, stream);
+}
+template <class T>
+int enqueue_nccl(Broadcast<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.broadcast(c.data, c.data, static_cast<std::size_t>(c.count) * sizeof(T), cuda::nccl_bytes, c.root, comm, stream);
+}
+template <class T>
+int enqueue_nccl(AllGather<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.all_gather(c.from, c.to, static_cast<std::size_t>(c.count) * sizeof(T), cuda::nccl_bytes, comm, stream);
+}
+template <class T>
+int enqueue_nccl(ReduceScatter<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.reduce_scatter(c.from, c.to, static_cast<std::size_t>(c.count), cuda::nccl_type<T>, cuda::nccl_operation<T>(c.op), comm, stream);
+}
+template <int N>
+struct Nccl<Cuda<N>> {
+  template <class F>
+  static void run(Channel const& channel, F const& prepare) {
+    void* const comm = cuda::nccl_communicator(N, channel.comm);
+    Stream<Cuda<N>> const& stream = stream_of<Cuda<N>>(channel);
+    StreamGuard const guard{stream};
+    auto const collective = prepare();
+    cuda::DeviceGuard const device(N);
+    cuda::check_nccl(N, enqueue_nccl(collective, cuda::nccl_state().f, comm, stream.native()), collective.name);
+  }
+};
+#endif
+template <class D>
+concept has_collectives = !is_cuda<D> || requires { sizeof(Nccl<D>); };
 
 /// Opens an emulated device's memory to the host functions of a scope.
 class OpenMemory {
@@ -66064,32 +66185,31 @@ class OpenMemory {
  private:
   int ordinal_;
 };
-/// Runs the collective that `prepare` gives in the order of D. prepare takes the elements' pointers, by which that order is noted.
+/// Runs the collective that `prepare` gives in the order of D. prepare takes the elements' pointers, by which that order is noted. GPUs have one channel, whoever asks: NCCL's
+/// communicators must not run beside each other.
 template <class D, class F>
-void run_collective(F const& prepare) {
+void run_collective(Channels& channels, F const& prepare) {
+  Channel& channel = channel_on<D>(is_cuda<D> ? process().own : channels);
   if constexpr (is_immediate<D>) {
-    MPI_Comm const comm = communicator(place_of<D>);
-    drain();
-    prepare().mpi(comm);
-#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+    drain(channel);
+    prepare().mpi(channel.comm);
   } else if constexpr (is_cuda<D>) {
-    void* const comm = cuda::nccl_communicator(D::ordinal);
-    Stream<D> const& stream = stream_of<D>();
-    StreamGuard const guard{stream};
-    auto const collective = prepare();
-    cuda::DeviceGuard const device(D::ordinal);
-    cuda::check_nccl(D::ordinal, collective.nccl(cuda::nccl_state().f, comm, stream.native()), collective.nccl_name);
-#endif
+    Nccl<D>::run(channel, prepare);
   } else {
-    MPI_Comm const comm = communicator(place_of<D>);
-    Stream<D> const& stream = stream_of<D>();
+    Stream<D> const& stream = stream_of<D>(channel);
     StreamGuard const guard{stream};
-    enqueue(stream, [collective = prepare(), comm, pending = Pending()] {
+    enqueue(stream, [collective = prepare(), comm = channel.comm, pending = Pending()] {
       OpenMemory const memory(D::ordinal);
       collective.mpi(comm);
     });
   }
 }
+
+/// Whether X is a Tensor that is not const.
+template <class X>
+inline constexpr bool is_written = false;
+template <class T, class D>
+inline constexpr bool is_written<Tensor<T, D>> = true;
 
 /// The elements, which are about to be written.
 template <class T, class D>
@@ -66099,17 +66219,28 @@ T* written(Tensor<T, D>& x, char const* who) {
   return data;
 }
 
+/// What a broadcast reads or writes: nobody writes to that of the root.
+template <class T, class D>
+T* received(Tensor<T, D>& x, int root) {
+  return root == started_process().rank ? const_cast<T*>(std::as_const(x).data()) : written(x, "broadcast");
+}
+
 template <class T, class D>
 void check_reduction(distributed::reduce_op op, char const* who) {
   static_assert(!(is_cuda<D> && std::is_same_v<T, int16_t>), "situ::distributed: NCCL reduces no 16-bit integers; cast them to int32_t first");
   if (!floating<T> && op == distributed::reduce_op::avg) fail<TypeError>(who, ": an average of ", dtype_name<T>(), " was asked for; only floating-point elements have one: use to or cast first");
 }
-/// Averages are sums of elements that are divided first, but on GPUs.
+/// Averages are sums of elements that are divided first, but on GPUs. What runs on the host comes first.
 template <class T, class D>
 void divide(Tensor<T, D>& x, distributed::reduce_op op) {
   if constexpr (floating<T> && !is_cuda<D>) {
     if (op == distributed::reduce_op::avg) x *= 1.0 / started_process().size;
   }
+}
+/// What host memory holds is known behind what all_reduce_async has begun.
+template <class D>
+void settle_host() {
+  if constexpr (is_immediate<D>) drain(channel_on<D>(process().own));
 }
 inline void check_root(int root, char const* who) {
   if (root < 0 || root >= started_process().size) fail<IndexError>(who, ": process ", root, " was asked for; there are ", started_process().size, ", numbered from 0 on");
@@ -66119,6 +66250,7 @@ inline void check_root(int root, char const* who) {
 template <class T, class D, class F>
 void in_place(Tensor<T, D>& x, F const& f) {
   if (x.size() == 0) return;
+  settle_host<D>();
   if constexpr (!is_in_place<D>) {
     Tensor<T, Cpu> host = x.to(Cpu{});
     f(host);
@@ -66137,18 +66269,56 @@ struct AllReduceJob final : Job {
   Tensor<T, D> x;
   AllReduce<T> collective;
   MPI_Comm comm;
-  AllReduceJob(Tensor<T, D> const& elements, distributed::reduce_op op)
-      : x(elements), collective{written(x, "all_reduce_async"), x.size(), op}, comm(communicator(place_of<D>)) {}
-  void run() override { collective.mpi(comm); }
+  AllReduceJob(Tensor<T, D> const& elements, distributed::reduce_op op, Channel const& channel)
+      : x(elements), collective{written(x, "all_reduce_async"), x.size(), op}, comm(channel.comm) {}
+  void run() override {
+    if constexpr (floating<T>) {
+      using C = compute_t<T>;
+      C const share = static_cast<C>(1.0 / process().size);
+      for (int64_t k = 0; collective.op == distributed::reduce_op::avg && k < collective.count; ++k) collective.data[k] = static_cast<T>(static_cast<C>(collective.data[k]) * share);
+    }
+    collective.mpi(comm);
+  }
 };
+/// Begins a sum, or what op says, of a dense x.
+template <class T, class D>
+distributed::Work begin_all_reduce(Channels& channels, Tensor<T, D>& x, distributed::reduce_op op) {
+  if (x.size() == 0) return {};
+  if constexpr (is_immediate<D>) {
+    Channel& channel = channel_on<D>(channels);
+    auto* const job = new AllReduceJob<T, D>(x, op, channel);
+    try {
+      enqueue_job(channel, job);
+    } catch (...) {
+      delete job;
+      throw;
+    }
+    return distributed::Work(job);
+  } else {
+    divide(x, op);
+    run_collective<D>(channels, [&] { return AllReduce<T>{written(x, "all_reduce_async"), x.size(), op}; });
+    return {};
+  }
+}
 
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
 }  // namespace detail::mpi
 
+namespace error {
+template <class X>
+struct collectives_take_Tensors_that_are_not_const__use_value_of_a_Variable_and_give_expressions_and_numbers_a_name {};
+}  // namespace error
+
 namespace distributed {
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
+inline namespace SITU_ABI_MPI {
+
+/// Waits until all processes have come here.
+inline void barrier() {
+  detail::mpi::Channel& channel = detail::mpi::channel_on<Cpu>(detail::mpi::process().own);
+  detail::mpi::drain(channel);
+  detail::mpi::check("barrier", MPI_Barrier(channel.comm));
+}
+
+}  // namespace SITU_ABI_MPI
 
 /// x ← the sums (averages, products, smallest, largest) over all processes of each element, on all of them. In place: through a view, to what it shows.
 ///
@@ -66163,7 +66333,7 @@ void all_reduce(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
   detail::mpi::in_place(x, [op]<class U>(U& dense) {
     using On = device_of<U>;
     detail::mpi::divide(dense, op);
-    detail::mpi::run_collective<On>([&] { return detail::mpi::AllReduce<T>{detail::mpi::written(dense, "all_reduce"), dense.size(), op}; });
+    detail::mpi::run_collective<On>(detail::mpi::process().own, [&] { return detail::mpi::AllReduce<T>{detail::mpi::written(dense, "all_reduce"), dense.size(), op}; });
   });
 }
 template <element T, device D>
@@ -66181,21 +66351,13 @@ template <element T, device D>
 [[nodiscard]] Work all_reduce_async(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
   detail::mpi::check_reduction<T, D>(op, "all_reduce_async");
   if (!x.is_contiguous()) detail::fail<ShapeError>("all_reduce_async: a view of shape ", x.shape(), " that is not contiguous was given; give a contiguous() tensor, or use all_reduce");
-  if constexpr (is_immediate<D>) {
-    if (x.size() == 0) return {};
-    detail::mpi::divide(x, op);
-    auto* const job = new detail::mpi::AllReduceJob<T, D>(x, op);
-    try {
-      detail::mpi::enqueue_job(job);
-    } catch (...) {
-      delete job;
-      throw;
-    }
-    return Work(job);
-  } else {
-    all_reduce(x, op);
-    return {};
-  }
+  if constexpr (detail::mpi::is_in_place<D>) return detail::mpi::begin_all_reduce(detail::mpi::process().own, x, op);
+  else return all_reduce(x, op), Work();
+}
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+[[nodiscard]] Work all_reduce_async(Tensor<T, D>&& view, reduce_op op = reduce_op::sum) {
+  return all_reduce_async(view, op);
 }
 
 /// x ← that of process `root`, on all processes. In place: through a view, to what it shows.
@@ -66208,7 +66370,7 @@ template <element T, device D>
 void broadcast(Tensor<T, D>& x, int root = 0) {
   detail::mpi::check_root(root, "broadcast");
   detail::mpi::in_place(x, [root]<class U>(U& dense) {
-    detail::mpi::run_collective<device_of<U>>([&] { return detail::mpi::Broadcast<T>{detail::mpi::written(dense, "broadcast"), dense.size(), root}; });
+    detail::mpi::run_collective<device_of<U>>(detail::mpi::process().own, [&] { return detail::mpi::Broadcast<T>{detail::mpi::received(dense, root), dense.size(), root}; });
   });
 }
 template <element T, device D>
@@ -66226,6 +66388,7 @@ template <expression E>
 auto all_gather(E const& x) {
   using T = value_of<E>;
   using D = detail::result_device_t<device_of<E>>;
+  detail::mpi::settle_host<D>();
   Tensor<T, D> const values(x);
   if constexpr (!detail::mpi::is_in_place<D>) {
     return all_gather(values.to(Cpu{})).to(D{});
@@ -66235,7 +66398,7 @@ auto all_gather(E const& x) {
     Tensor<T, D> const dense = values.contiguous();
     Tensor<T, D> result = empty<T>(shape, D{});
     if (result.size() > 0) {
-      detail::mpi::run_collective<D>([&] { return detail::mpi::AllGather<T>{dense.data(), result.data(), dense.size()}; });
+      detail::mpi::run_collective<D>(detail::mpi::process().own, [&] { return detail::mpi::AllGather<T>{dense.data(), result.data(), dense.size()}; });
     }
     return result;
   }
@@ -66256,6 +66419,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
   if (x.shape().rank() == 0 || x.shape()[0] % n != 0) {
     detail::fail<ShapeError>("reduce_scatter: a tensor of shape ", x.shape(), " was given to ", n, " processes; its first axis is cut into as many equal parts: pad it");
   }
+  detail::mpi::settle_host<D>();
   Tensor<T, D> const values(x);
   if constexpr (!detail::mpi::is_in_place<D>) {
     return reduce_scatter(values.to(Cpu{}), op).to(D{});
@@ -66266,7 +66430,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
     detail::mpi::divide(dense, op);
     Tensor<T, D> result = empty<T>(shape, D{});
     if (result.size() > 0) {
-      detail::mpi::run_collective<D>([&] { return detail::mpi::ReduceScatter<T>{std::as_const(dense).data(), result.data(), result.size(), op}; });
+      detail::mpi::run_collective<D>(detail::mpi::process().own, [&] { return detail::mpi::ReduceScatter<T>{std::as_const(dense).data(), result.data(), result.size(), op}; });
     }
     return result;
   }
@@ -66275,7 +66439,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
 #define SITU_NEEDS_NCCL(NAME)                                                                                                                             \
   template <class E, class... Xs, class Error = error::collectives_on_Cuda_need_NCCL__define_SITU_WITH_NCCL<device_of<std::remove_cvref_t<E>>>>           \
     requires(expression<std::remove_cvref_t<E>> && !detail::mpi::has_collectives<device_of<std::remove_cvref_t<E>>>)                                      \
-  void NAME(E&&, Xs const&...) = delete;
+  int NAME(E&&, Xs const&...) = delete;
 SITU_NEEDS_NCCL(all_reduce)
 SITU_NEEDS_NCCL(all_reduce_async)
 SITU_NEEDS_NCCL(broadcast)
@@ -66283,8 +66447,16 @@ SITU_NEEDS_NCCL(all_gather)
 SITU_NEEDS_NCCL(reduce_scatter)
 #undef SITU_NEEDS_NCCL
 
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
+#define SITU_WRITES(NAME)                                                                                                                                 \
+  template <class X, class... Xs,                                                                                                                         \
+            class Error = error::collectives_take_Tensors_that_are_not_const__use_value_of_a_Variable_and_give_expressions_and_numbers_a_name<std::remove_cvref_t<X>>> \
+    requires(!detail::mpi::is_written<std::remove_reference_t<X>>)                                                                                        \
+  int NAME(X&&, Xs const&...) = delete;
+SITU_WRITES(all_reduce)
+SITU_WRITES(all_reduce_async)
+SITU_WRITES(broadcast)
+#undef SITU_WRITES
+
 }  // namespace distributed
 
 #endif
@@ -66724,12 +66896,15 @@ class DataParallel {
 ///       optimizer.step();                                              // the same step everywhere
 ///     }
 ///
-/// A call gives the module, in place of each parameter, a result with the same elements, whose gradient is that of this process. Those gradients are gathered in buckets, the last
-/// parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is done. These results lie as deep
-/// in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
+/// A call runs a copy of the module that shares everything with it but has, in place of each parameter, a result with the same elements, whose gradient is that of this process. These gradients
+/// are gathered in buckets, the last parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is
+/// done. The results lie as deep in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 
 #include <algorithm>
-#include <tuple>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -66745,145 +66920,195 @@ struct DistributedOptions {
 #if defined(SITU_WITH_MPI)
 
 namespace detail {
-inline namespace SITU_ABI_MPI {
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
 
-/// The gradients of one call's parameters of a type, on their way. Numbers count from the last parameter.
+/// What copies of a DistributedDataParallel share.
+struct DistributedGroup {
+  mpi::Channels channels;
+  int alone = 0;  ///< how many no_sync() live
+  DistributedGroup() : channels(4096 * (1 + __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED) % 7)) {}
+};
+
+class GradientExchange;
+
+/// Gradients of parameters of one type that travel together.
+struct GradientBucket {
+  int64_t elements = 0;
+  std::size_t parameters = 0, missing = 0;
+  bool sent = false;
+  distributed::Work work;
+  GradientBucket() = default;
+  GradientBucket(GradientBucket const&) = delete;
+  GradientBucket& operator=(GradientBucket const&) = delete;
+  virtual ~GradientBucket() = default;
+  virtual void send(mpi::Channels& channels) = 0;
+  virtual void close() noexcept = 0;
+};
 template <class T, class D>
-class ReducedGradients {
- public:
-  std::vector<Variable<T, D>> leaves;
+struct BucketOf final : GradientBucket {
+  Tensor<T, D> flat;
+  void send(mpi::Channels& channels) override { work = mpi::begin_all_reduce(channels, flat, distributed::reduce_op::sum); }
+  void close() noexcept override {
+    work = {};
+    flat = {};
+    sent = false;
+    missing = parameters;
+  }
+};
 
-  void cut(int64_t bucket_bytes) {
-    int64_t room = bucket_bytes < first_bytes ? bucket_bytes : first_bytes, bytes = 0;
-    for (std::size_t k = 0; k < leaves.size(); ++k) {
-      if (buckets_.empty() || bytes >= room) {
-        if (!buckets_.empty()) room = bucket_bytes;
-        buckets_.emplace_back();
-        buckets_.back().first = k;
-        bytes = 0;
-      }
-      Bucket& bucket = buckets_.back();
-      places_.push_back({buckets_.size() - 1, bucket.elements});
-      bucket.elements += leaves[k].size();
-      bucket.last = k + 1;
-      bytes += leaves[k].size() * static_cast<int64_t>(sizeof(T));
+/// A parameter's place in a bucket.
+struct GradientSlot {
+  GradientBucket* bucket = nullptr;
+  int64_t offset = 0;
+  int type = 0;       ///< of the parameter, among those of the module
+  bool has = false;   ///< what this process adds
+  bool adds = false;  ///< also what the parameter had, which is averaged with it: it was added up without averaging
+  GradientSlot() = default;
+  GradientSlot(GradientSlot const&) = delete;
+  GradientSlot& operator=(GradientSlot const&) = delete;
+  virtual ~GradientSlot() = default;
+  /// Nothing came.
+  virtual void put_nothing(bool accumulates) = 0;
+  virtual void deliver(Flow& flow) = 0;
+};
+template <class T, class D>
+struct ExchangeSlot final : GradientSlot {
+  Variable<T, D> parameter;
+  explicit ExchangeSlot(Variable<T, D> const& v) : parameter(v) {}
+
+  /// A share of the gradient that has arrived, on top of what arrived before.
+  void put(Tensor<T, D> const& gradient, bool accumulates) {
+    double const share = 1.0 / mpi::process().size;
+    State<T, D> const& state = *parameter.state();
+    Tensor<T, D> to = part();
+    if (has) {
+      to += gradient * share;
+    } else if (accumulates && state.has_grad && !state.name) {
+      adds = true;
+      to.assign((state.grad + gradient) * share);
+    } else {
+      to.assign(gradient * share);
     }
-    reset();
+    has = true;
   }
-  /// What parameter k got in this process. With `adds` it goes on top of what it has, which is averaged, too: what was added up without averaging.
-  void arrived(std::size_t k, Tensor<T, D> const& gradient, bool adds) {
-    Bucket& bucket = buckets_[places_[k].bucket];
-    put(bucket, k, &gradient, adds);
-    has_[k] = true;
-    --bucket.missing;
-    while (next_ < buckets_.size() && buckets_[next_].missing == 0) start(buckets_[next_++], adds);
+  void put_nothing(bool accumulates) override {
+    State<T, D> const& state = *parameter.state();
+    Tensor<T, D> to = part();
+    adds = accumulates && state.has_grad && !state.name;
+    if (adds) to.assign(state.grad * (1.0 / mpi::process().size));
+    else to.assign(0);
   }
-  /// Sends off what is left, waits for all, and calls take(k, gradient) for each.
-  template <class F>
-  void finish(bool adds, F const& take) {
-    while (next_ < buckets_.size()) start(buckets_[next_++], adds);
-    for (Bucket& bucket : buckets_) {
-      bucket.work.wait();
-      for (std::size_t k = bucket.first; k < bucket.last; ++k) take(k, part_of(k));
-      bucket.flat = {};
+  void deliver(Flow& flow) override {
+    State<T, D>& state = *parameter.state();
+    Into<T, D> const into(flow, &state);
+    if (into.needed()) {
+      if (adds) state.grad = {}, state.has_grad = false;  // it comes back with the average
+      into.add(part());
     }
-  }
-  /// As before a pass.
-  void reset() noexcept {
-    next_ = 0;
-    has_.assign(leaves.size(), false);
-    for (Bucket& bucket : buckets_) {
-      bucket.work = {};
-      bucket.flat = {};
-      bucket.missing = bucket.last - bucket.first;
-    }
+    has = adds = false;
   }
 
  private:
-  static constexpr int64_t first_bytes = int64_t{1} << 20;
-  struct Bucket {
-    std::size_t first = 0, last = 0, missing = 0;
-    int64_t elements = 0;
-    Tensor<T, D> flat;
-    distributed::Work work;
-  };
-  struct PlaceOf {
-    std::size_t bucket;
-    int64_t offset;
-  };
-
-  Tensor<T, D> part_of(std::size_t k) const {
-    PlaceOf const& place = places_[k];
-    return buckets_[place.bucket].flat.slice(0, place.offset, place.offset + leaves[k].size()).view(leaves[k].shape());
+  Tensor<T, D> part() {
+    auto& own = static_cast<BucketOf<T, D>&>(*bucket);
+    if (!own.flat.body()) own.flat = Tensor<T, D>::uninitialized({own.elements}, "DistributedDataParallel");
+    return own.flat.slice(0, offset, offset + parameter.size()).view(parameter.shape());
   }
-  void put(Bucket& bucket, std::size_t k, Tensor<T, D> const* gradient, bool adds) {
-    if (!bucket.flat.body()) bucket.flat = Tensor<T, D>::uninitialized({bucket.elements}, "DistributedDataParallel");
-    double const share = 1.0 / distributed::world_size();
-    State<T, D>& leaf = *leaves[k].state();
-    Tensor<T, D> part = part_of(k);
-    if (adds && leaf.has_grad) {
-      if (gradient) part.assign((leaf.grad + *gradient) * share);
-      else part.assign(leaf.grad * share);
-      leaf.grad = {};
-      leaf.has_grad = false;
-    } else if (gradient) {
-      part.assign(*gradient * share);
-    } else {
-      part.assign(0);
-    }
-  }
-  /// All processes start all buckets in their order, whatever parameters each of them used.
-  void start(Bucket& bucket, bool adds) {
-    for (std::size_t k = bucket.first; bucket.missing > 0 && k < bucket.last; ++k) {
-      if (!has_[k]) put(bucket, k, nullptr, adds);
-    }
-    bucket.work = distributed::all_reduce_async(bucket.flat);
-  }
-
-  std::vector<Bucket> buckets_;
-  std::vector<PlaceOf> places_;
-  std::vector<bool> has_;
-  std::size_t next_ = 0;  ///< the bucket that is started next
 };
 
-/// Where the averages come back: above the parameters, and below all else.
-template <class T, class D>
-struct AveragedGradients final : State<T, D> {
-  std::vector<Node*> edges;
-  ReducedGradients<T, D> gradients;
-  explicit AveragedGradients(std::vector<Variable<T, D>> parameters, int64_t bucket_bytes) : State<T, D>(Tensor<T, D>()), edges(parameters.size()) {
-    this->name = "DistributedDataParallel";
-    this->requires_grad = true;
-    this->saves_nothing = true;
-    this->inputs = edges.data();
-    this->input_count = static_cast<int>(edges.size());
-    for (std::size_t k = 0; k < edges.size(); ++k) {
-      edges[k] = parameters[k].state();
-      count_up(edges[k]->references);
-      if (edges[k]->depth >= this->depth) this->depth = edges[k]->depth + 1;  // of leaves 1
-    }
-    gradients.leaves = std::move(parameters);
-    gradients.cut(bucket_bytes);
+/// The exchanges that a thread's passes have reached and not ended.
+SITU_PROCESS_STATE constinit thread_local GradientExchange* exchanges_under_way = nullptr;
+
+/// Where the averages come back: above the parameters, and below all else. Processes send all buckets in one order, whatever parameters each of them has used.
+class GradientExchange final : public Node {
+ public:
+  std::vector<std::unique_ptr<GradientSlot>> slots;  ///< the last parameter first
+  std::vector<std::unique_ptr<GradientBucket>> buckets;
+
+  explicit GradientExchange(std::shared_ptr<DistributedGroup> group) : group_(std::move(group)) {
+    name = "DistributedDataParallel";
+    requires_grad = true;
+    saves_nothing = true;
   }
-  ~AveragedGradients() override { drop_inputs(*this); }
+  ~GradientExchange() override {
+    forget();
+    drop_inputs(*this);
+  }
+  void add_edge(Node* parameter) {
+    edges_.push_back(parameter);
+    count_up(parameter->references);
+    inputs = edges_.data();
+    input_count = static_cast<int>(edges_.size());
+    if (parameter->depth >= depth) depth = parameter->depth + 1;  // of leaves 1
+  }
+
+  template <class T, class D>
+  void arrived(ExchangeSlot<T, D>& slot, Tensor<T, D> const& gradient, Flow& flow) {
+    flow.arrived(this);
+    if (!flow_) {
+      flow_ = &flow;
+      accumulates_ = !flow.for_targets();
+      next_ = std::exchange(exchanges_under_way, this);
+    }
+    if (slot.bucket->sent) end_round(flow);  // a section that is run again has added to it once more
+    if (!slot.has) --slot.bucket->missing;
+    slot.put(gradient, accumulates_);
+    for (; sent_ < buckets.size() && buckets[sent_]->missing == 0; ++sent_) send(*buckets[sent_]);
+  }
   void backward(Flow& flow) override {
-    gradients.finish(!flow.for_targets(), [&](std::size_t k, Tensor<T, D> const& gradient) { Into<T, D>(flow, edges[k]).add(gradient); });
+    for (GradientExchange* each = exchanges_under_way; each; each = each->next_) {
+      if (each->flow_ == flow_) each->send_rest();  // before this one waits for processes that wait for that
+    }
+    end_round(flow);
   }
   void forget() noexcept override {
-    State<T, D>::forget();
-    gradients.reset();
+    for (auto const& bucket : buckets) bucket->close();
+    for (auto const& slot : slots) slot->has = slot->adds = false;
+    sent_ = 0;
+    for (GradientExchange** at = &exchanges_under_way; flow_ && *at; at = &(*at)->next_) {
+      if (*at == this) {
+        *at = next_;
+        break;
+      }
+    }
+    flow_ = nullptr;
   }
+  void call_hooks() override {}
+  void capture() override {}
+  void release() noexcept override {}
+
+ private:
+  void send(GradientBucket& bucket) {
+    bucket.sent = true;
+    bucket.send(group_->channels);
+  }
+  void send_rest() {
+    for (auto const& slot : slots) {
+      if (!slot->has && !slot->bucket->sent) slot->put_nothing(accumulates_);
+    }
+    for (; sent_ < buckets.size(); ++sent_) send(*buckets[sent_]);
+  }
+  void end_round(Flow& flow) {
+    send_rest();
+    for (auto const& bucket : buckets) bucket->work.wait();
+    for (auto const& slot : slots) slot->deliver(flow);
+    for (auto const& bucket : buckets) bucket->close();
+    sent_ = 0;
+  }
+
+  std::shared_ptr<DistributedGroup> group_;
+  std::vector<Node*> edges_;
+  std::size_t sent_ = 0;  ///< buckets
+  Flow const* flow_ = nullptr;  ///< the pass that has reached it
+  bool accumulates_ = false;
+  GradientExchange* next_ = nullptr;
 };
 
 /// A parameter as a call uses it.
 template <class T, class D>
 struct UsedParameter final : State<T, D> {
   Node* edge[1];
-  std::size_t number;
-  UsedParameter(AveragedGradients<T, D>& all, std::size_t k, int64_t depth)
-      : State<T, D>("DistributedDataParallel", Tensor<T, D>(all.gradients.leaves[k].value()), edge, 1), number(k) {
+  ExchangeSlot<T, D>& slot;  ///< the exchange's
+  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t depth) : State<T, D>("DistributedDataParallel", Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
     connect_input(*this, 0, &all);
     if (this->depth < depth) this->depth = depth;
     this->saves_nothing = true;
@@ -66892,140 +67117,291 @@ struct UsedParameter final : State<T, D> {
   void backward(Flow& flow) override {
     if (flow.creates_graph()) fail<GradientError>("DistributedDataParallel: gradients of several processes cannot be differentiated again; take create_graph of the module itself");
     this->keep_retained(flow);
-    if (!flow.wants(edge[0])) return;
-    auto& all = static_cast<AveragedGradients<T, D>&>(*edge[0]);
-    all.gradients.arrived(number, this->incoming, !flow.for_targets());
-    flow.arrived(&all);
+    if (flow.wants(edge[0])) static_cast<GradientExchange&>(*edge[0]).arrived(slot, this->incoming, flow);
   }
 };
 
-/// Within a scope a module's parameters are what UsedParameter makes of them.
+/// A Variable of any type.
+struct HeldVariable {
+  HeldVariable() = default;
+  HeldVariable(HeldVariable const&) = delete;
+  HeldVariable& operator=(HeldVariable const&) = delete;
+  virtual ~HeldVariable() = default;
+};
+template <class V>
+struct HeldOf final : HeldVariable {
+  V value;
+  explicit HeldOf(V v) : value(std::move(v)) {}
+};
+
+/// The copy of a module that calls run. It stays where it is: sections that are run again refer to it.
 template <class M>
-class UsedParameters {
+class DistributedReplica {
  public:
-  UsedParameters(M& net, DistributedOptions const& options) : net_(net) {
-    int64_t depth = 0;
-    [&]<class... Vs>(Types<Vs...>) { (replace<Vs>(options, depth), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  DistributedReplica() = default;
+  DistributedReplica(DistributedReplica const&) = delete;
+  DistributedReplica& operator=(DistributedReplica const&) = delete;
+  ~DistributedReplica() { drop(exchange_); }
+
+  /// The copy, as the module is now.
+  M& refresh(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
+    if (!knows(net)) build(net, options, group);
+    put(copy_, net);
+    exchange(*copy_, [&]<class V>(V& x, Known const& known) { x = static_cast<HeldOf<V> const*>(known.used)->value; });
+    return *copy_;
   }
-  UsedParameters(UsedParameters const&) = delete;
-  UsedParameters& operator=(UsedParameters const&) = delete;
-  ~UsedParameters() { restore(); }
+  /// What a call has changed in the copy, in the module; parameters stay what they are.
+  void bring_back(M& net) {
+    if constexpr (std::is_copy_assignable_v<M>) {
+      net = *copy_;
+    } else {
+      std::destroy_at(&net);
+      std::construct_at(&net, *copy_);
+    }
+    exchange(net, [&]<class V>(V& x, Known const& known) { x = static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(known.slot)->parameter; });
+  }
 
  private:
-  template <class V>
-  struct Pair {
-    V leaf, used;
-  };
-  template <class>
-  struct Pairs;
-  template <class... Vs>
-  struct Pairs<Types<Vs...>> {
-    std::tuple<std::vector<Pair<Vs>>...> of;
+  /// A parameter where it stands; without a slot it is not trained.
+  struct Known {
+    void const* state;
+    StorageHead const* head;
+    GradientSlot* slot;
+    HeldVariable* used;
   };
 
   template <class V>
-  void replace(DistributedOptions const& options, int64_t& depth) {
-    using T = value_of<V>;
-    using D = device_of<V>;
-    std::vector<V> trained;
-    for (V const& each : parameters_of<V>(net_)) {
-      if (each.requires_grad()) trained.push_back(each);
+  static constexpr int number_of_type = []<class... Vs>(Types<Vs...>) {
+    int number = 0;
+    (void)((std::is_same_v<V, Vs> || (++number, false)) || ...);
+    return number;
+  }(typename parameter_types_in<Types<>, M>::type{});
+
+  static void put(std::optional<M>& to, M const& from) {
+    if constexpr (std::is_copy_assignable_v<M>) {
+      if (to) {
+        *to = from;
+        return;
+      }
     }
-    if (trained.empty()) return;
-    std::reverse(trained.begin(), trained.end());
-    auto* const all = new AveragedGradients<T, D>(trained, options.bucket_bytes);
-    Variable<T, D> const held = Variable<T, D>::adopt(all);
-    auto& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
-    for (std::size_t k = trained.size(); k-- > 0;) {
-      depth += int64_t{1} << 32;  // more than there are operations between two parameters
-      pairs.push_back({trained[k], noted_view(V::adopt(new UsedParameter<T, D>(*all, k, depth)), trained[k])});
-    }
-    exchange<V>(&Pair<V>::leaf, &Pair<V>::used);
+    to.emplace(from);
   }
-  void restore() noexcept {
-    [&]<class... Vs>(Types<Vs...>) { (exchange<Vs>(&Pair<Vs>::used, &Pair<Vs>::leaf), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  bool knows(M const& net) const {
+    std::size_t k = 0;
+    bool result = exchange_ != nullptr;
+    for_each_held(net, [&]<class X>(X const& x) {
+      if constexpr (is_parameter<X>) {
+        auto const* const state = x.state();
+        bool const same = k < known_.size() && known_[k].state == state && known_[k].head == state->value.storage_head() && (known_[k].slot != nullptr) == state->requires_grad;
+        result = result && same && (!known_[k].used || !is_outdated(*static_cast<HeldOf<X> const*>(known_[k].used)->value.state()));
+        ++k;
+      }
+    });
+    return result && k == known_.size();
   }
-  /// Puts the one of each pair in the other's place. They are met in the order of the pairs, but for those that stand in several places.
-  template <class V>
-  void exchange(V Pair<V>::*from, V Pair<V>::*to) {
-    auto const& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
-    std::size_t next = 0;
-    for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (std::is_same_v<X, V>) {
-        for (std::size_t tried = 0; tried < pairs.size(); ++tried) {
-          Pair<V> const& pair = pairs[(next + tried) % pairs.size()];
-          if ((pair.*from).state() != x.state()) continue;
-          x = pair.*to;
-          next += tried + 1;
-          break;
-        }
+  /// Calls f(x, known) for each parameter of a module that is trained.
+  template <class F>
+  void exchange(M& net, F const& f) {
+    std::size_t k = 0;
+    for_each_held(net, [&]<class X>(X& x) {
+      if constexpr (is_parameter<X>) {
+        if (k < known_.size() && known_[k].slot) f(x, known_[k]);
+        ++k;
       }
     });
   }
+  void build(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
+    for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
+    copy_.reset();
+    known_.clear();
+    used_.clear();
+    drop(std::exchange(exchange_, nullptr));
+    exchange_ = new GradientExchange(group);
+    int64_t depth = 0;
+    for_each_held(net, [&]<class X>(X const& x) {
+      if constexpr (is_parameter<X>) {
+        Known here{x.state(), x.state()->value.storage_head(), nullptr, nullptr};
+        for (Known const& earlier : known_) {
+          if (earlier.state == here.state) here = earlier;
+        }
+        if (x.requires_grad() && !here.slot) {
+          auto slot = std::make_unique<ExchangeSlot<value_of<X>, device_of<X>>>(x);
+          slot->type = number_of_type<X>;
+          exchange_->add_edge(x.state());
+          depth += int64_t{1} << 32;  // more than there are operations between two parameters
+          used_.push_back(std::make_unique<HeldOf<X>>(noted_view(X::adopt(new UsedParameter<value_of<X>, device_of<X>>(*exchange_, *slot, depth)), x)));
+          here.slot = slot.get(), here.used = used_.back().get();
+          exchange_->slots.push_back(std::move(slot));
+        }
+        known_.push_back(here);
+      }
+    });
+    std::reverse(exchange_->slots.begin(), exchange_->slots.end());
+    [&]<class... Vs>(Types<Vs...>) { cut<Vs...>(options.bucket_bytes); }(typename parameter_types_in<Types<>, M>::type{});
+  }
+  /// Parameters of a type follow each other into a bucket until it is full.
+  template <class... Vs>
+  void cut(int64_t bucket_bytes) {
+    constexpr int64_t first_bytes = int64_t{1} << 20;
+    std::array<GradientBucket*, sizeof...(Vs)> open{};
+    for (auto const& slot : exchange_->slots) {
+      ((slot->type == number_of_type<Vs> ? place<Vs>(*slot, open[number_of_type<Vs>], exchange_->buckets.size() <= 1 && first_bytes < bucket_bytes ? first_bytes : bucket_bytes) : void()), ...);
+    }
+    for (auto const& bucket : exchange_->buckets) bucket->close();
+  }
+  template <class V>
+  void place(GradientSlot& slot, GradientBucket*& open, int64_t room) {
+    using T = value_of<V>;
+    if (!open || open->elements * static_cast<int64_t>(sizeof(T)) >= room) {
+      exchange_->buckets.push_back(std::make_unique<BucketOf<T, device_of<V>>>());
+      open = exchange_->buckets.back().get();
+    }
+    slot.bucket = open;
+    slot.offset = open->elements;
+    open->elements += static_cast<ExchangeSlot<T, device_of<V>>&>(slot).parameter.size();
+    ++open->parameters;
+  }
 
-  M& net_;
-  Pairs<typename parameter_types_in<Types<>, std::remove_const_t<M>>::type> pairs_;
+  std::optional<M> copy_;
+  std::vector<Known> known_;
+  std::vector<std::unique_ptr<HeldVariable>> used_;
+  GradientExchange* exchange_ = nullptr;
+};
+/// That of a handle: copies make one of their own, when they need it.
+template <class M>
+class OwnReplica {
+ public:
+  OwnReplica() = default;
+  OwnReplica(OwnReplica const&) noexcept {}
+  OwnReplica(OwnReplica&& other) noexcept : replica_(std::move(other.replica_)) {}
+  OwnReplica& operator=(OwnReplica other) noexcept {
+    std::swap(replica_, other.replica_);
+    return *this;
+  }
+  DistributedReplica<M>& get() {
+    if (!replica_) replica_ = std::make_unique<DistributedReplica<M>>();
+    return *replica_;
+  }
+
+ private:
+  std::unique_ptr<DistributedReplica<M>> replica_;
 };
 
-/// Throws Error on all processes where their modules differ.
+/// Throws Error on all processes where their modules, or what is asked for, differ.
 template <class M>
-void check_same_module(M const& net) {
+void check_same_module(M const& net, DistributedOptions const& options) {
   uint64_t hash = 14695981039346656037u;
   int64_t tensors = 0, elements = 0;
-  auto const mix = [&](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
+  List<void const*> states;
+  auto const mix = [&](auto word) { hash = (hash ^ static_cast<uint64_t>(word)) * 1099511628211u; };
+  mix(options.bucket_bytes);
+  mix(options.broadcast_buffers);
   for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
     ++tensors;
     for (char c : name) mix(static_cast<unsigned char>(c));
     if constexpr (!std::is_same_v<X, nn::Counter>) {
       elements += x.size();
-      mix(static_cast<uint64_t>(dtype_of<value_of<X>>));
-      for (int64_t extent : x.shape()) mix(static_cast<uint64_t>(extent));
+      mix(static_cast<int>(dtype_of<value_of<X>>));
+      for (int64_t extent : x.shape()) mix(extent);
+    }
+    if constexpr (is_parameter<X>) {
+      mix(x.requires_grad());
+      std::size_t place = 0;
+      while (place < states.size() && states[place] != x.state()) ++place;
+      mix(place);
+      states.push_back(x.state());
     }
   });
   auto const word = static_cast<int64_t>(hash >> 1);
   Tensor<int64_t> extremes{word, -word};
   distributed::all_reduce(extremes, distributed::reduce_op::max);
   if (extremes.item(0) == word && extremes.item(1) == -word) return;
-  fail<Error>("DistributedDataParallel: the modules of the processes differ in the names, shapes or element types of their parameters and buffers; process ", distributed::rank(), " has ", tensors,
-              " of ", elements, " elements: make them in the same way");
+  fail<Error>("DistributedDataParallel: the modules of the processes differ in their options, or in the names, shapes or element types of their parameters and buffers, which are trained, or which are "
+              "one; process ",
+              distributed::rank(), " has ", tensors, " of ", elements, " elements: make them in the same way");
 }
-/// Parameters (and) buffers become those of the first process.
-template <bool Parameters, class M>
-void broadcast_state(M& net) {
-  for_each_held(net, []<class X>(X& x) {
-    if constexpr (is_parameter<X>) {
-      if constexpr (Parameters) distributed::broadcast(Tensor<value_of<X>, device_of<X>>(x.value()));
-    } else if constexpr (std::is_same_v<X, nn::Counter>) {
-      distributed::broadcast(Tensor<int64_t>(x.tensor()));
-    } else {
-      distributed::broadcast(x);
+
+/// Parameters become those of the first process.
+template <class M>
+void broadcast_parameters(M const& net) {
+  for_each_held(net, []<class X>(X const& x) {
+    if constexpr (is_parameter<X>) distributed::broadcast(Tensor<value_of<X>, device_of<X>>(x.value()));
+  });
+}
+/// The same of buffers: those of the host in one message, and written only where they differ, since a pending backward may need them.
+template <class M>
+void broadcast_buffers(M const& net, mpi::Channels& channels) {
+  int64_t bytes = 0;
+  auto const on_host = [](auto const& f) {
+    return [&f]<class X>(X const& held) {
+      if constexpr (std::is_same_v<X, nn::Counter>) {
+        Tensor<int64_t> count = held.tensor();
+        f(count);
+      } else if constexpr (!is_parameter<X>) {
+        X x = held;
+        if constexpr (is_immediate<device_of<X>>) f(x);
+      }
+    };
+  };
+  auto const size = [](auto const& x) { return x.size() * static_cast<int64_t>(sizeof(value_of<std::remove_cvref_t<decltype(x)>>)); };
+  auto const measure = [&](auto& x) { bytes += size(x); };
+  for_each_held(net, on_host(measure));
+  if (bytes > 0) {
+    Tensor<uint8_t> all = empty<uint8_t>({bytes});
+    int64_t at = 0;
+    bool const root = mpi::process().rank == 0;
+    auto const pack = [&](auto& x) {
+      auto const dense = x.contiguous();
+      if (size(x) > 0) std::memcpy(all.data() + at, std::as_const(dense).data(), static_cast<std::size_t>(size(x)));
+      at += size(x);
+    };
+    if (root) for_each_held(net, on_host(pack));
+    mpi::run_collective<Cpu>(channels, [&] { return mpi::Broadcast<uint8_t>{all.data(), bytes, 0}; });
+    at = 0;
+    auto const unpack = [&]<class T, class D>(Tensor<T, D>& x) {
+      Tensor<T, D> dense = x.contiguous();
+      auto const n = static_cast<std::size_t>(size(x));
+      bool const same = n == 0 || std::memcmp(all.data() + at, std::as_const(dense).data(), n) == 0;
+      if (!same) {
+        if (x.is_contiguous()) {
+          std::memcpy(mpi::written(x, "broadcast"), all.data() + at, n);
+        } else {
+          std::memcpy(dense.data(), all.data() + at, n);
+          x.assign(dense);
+        }
+      }
+      at += size(x);
+    };
+    if (!root) for_each_held(net, on_host(unpack));
+  }
+  for_each_held(net, [&]<class X>(X const& held) {
+    if constexpr (!is_parameter<X> && !std::is_same_v<X, nn::Counter>) {
+      X x = held;
+      if constexpr (!is_immediate<device_of<X>>) {
+        mpi::in_place(x, [&]<class T, class D>(Tensor<T, D>& dense) {
+          mpi::run_collective<D>(channels, [&] { return mpi::Broadcast<T>{mpi::received(dense, 0), dense.size(), 0}; });
+        });
+      }
     }
   });
 }
 
-template <class M, class... Xs>
-auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inputs) {
-  if (options.broadcast_buffers) broadcast_state<false>(net);
-  UsedParameters<M> const used(net, options);
-  return net(inputs...);
-}
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
-}  // namespace SITU_ABI_MPI
 }  // namespace detail
 
 /// A module whose gradients are averaged over all processes: DistributedDataParallel ddp{net}, on every process.
 ///
-/// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as PyTorch's do) and
-/// learning::Trainer take it as any other. Where mpirun has not started the program, or nothing is recorded, it is net.
+/// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, and state files (where names begin with "module.", as PyTorch's do) take it as any other.
+/// Where mpirun has not started the program, or nothing is recorded, a call is net's.
 ///
-/// Making    net's parameters and buffers become those of the first process. All processes make it, as they do to(ddp, device).
+/// Making    net's parameters and buffers become those of the first process. All processes make it, with the same options; copies, clone(ddp) and to(ddp, device) send nothing.
 /// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
-/// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's call did not use count as zeros there. Without zero_grad() they are added up, as
-///           anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter directly, not through a call, as a penalty on its size, is not averaged.
-///           They cannot be differentiated again.
+/// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's pass does not reach count as zeros there; a pass that reaches no parameter
+///           at all leaves the others waiting. Without zero_grad() they are added up, as anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter
+///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward, and one
+///           thread makes them.
 /// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
+/// Files     all processes have the same weights: let one write them. learning::Trainer decides for its own process: give it `.checkpoint` in one, and neither validation nor patience that
+///           could end one process before the others.
 /// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
 ///           parameters.
 /// Cost      each parameter's gradient is copied into a bucket, and back; 2 (n - 1) / n times their bytes cross each way for n processes. On the host a thread of its own sends them: leave it a
@@ -67034,45 +67410,69 @@ auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inp
 template <any_module M>
 class DistributedDataParallel {
  public:
-  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how) {
+  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how), group_(std::make_shared<detail::DistributedGroup>()) {
     if (how.bucket_bytes < 1) detail::fail<ShapeError>("DistributedDataParallel: buckets of ", how.bucket_bytes, " bytes were asked for; at least 1 is needed");
-    detail::check_same_module(module);
-    if (distributed::world_size() > 1) detail::broadcast_state<true>(module);
+    detail::check_same_module(module, how);
+    if (distributed::world_size() == 1) return;
+    detail::broadcast_parameters(module);
+    detail::broadcast_buffers(module, group_->channels);
   }
-  DistributedDataParallel(nn::from_members_t, M net) : DistributedDataParallel(std::move(net)) {}
+  DistributedDataParallel(nn::from_members_t, M net, DistributedOptions const& how, std::shared_ptr<detail::DistributedGroup> const& group)
+      : module(std::move(net)), options(how), group_(group) {}
 
   template <class... Xs>
   auto forward(Xs const&... inputs) const {
     using Output = decltype(module(inputs...));
-    if (!syncs_ || !detail::records_gradients || distributed::world_size() == 1) return module(inputs...);
-    return Output(detail::run_distributed(module, options, inputs...));
+    if (!averages()) return module(inputs...);
+    return Output(std::as_const(prepared())(inputs...));
+  }
+  template <class... Xs>
+  auto forward(Xs const&... inputs) {
+    if constexpr (requires(M const& net) { net.forward(inputs...); }) {
+      return std::as_const(*this).forward(inputs...);
+    } else {
+      using Output = decltype(module(inputs...));
+      if (!averages()) return module(inputs...);
+      Output output(prepared()(inputs...));
+      replica_.get().bring_back(module);
+      return output;
+    }
   }
 
-  /// Within the scope of what this gives, calls are those of the module: gradients are added up in this process, and averaged with those of the next call behind it.
+  /// Within the scope of what this gives, calls of this module and its copies are the module's: gradients are added up in this process, and averaged with those of the next call behind it.
   ///
   ///     { auto const alone = ddp.no_sync();  loss(ddp(first), …).backward(); }
   ///     loss(ddp(second), …).backward();                                           // the averages of both
-  auto no_sync() {
+  auto no_sync() const {
     class [[nodiscard]] NoSync {
      public:
-      explicit NoSync(bool& syncs) : syncs_(syncs), before_(std::exchange(syncs, false)) {}
+      explicit NoSync(std::shared_ptr<detail::DistributedGroup> group) : group_(std::move(group)) { ++group_->alone; }
       NoSync(NoSync const&) = delete;
       NoSync& operator=(NoSync const&) = delete;
-      ~NoSync() { syncs_ = before_; }
+      ~NoSync() { --group_->alone; }
 
      private:
-      bool& syncs_;
-      bool before_;
+      std::shared_ptr<detail::DistributedGroup> group_;
     };
-    return NoSync(syncs_);
+    return NoSync(group_);
   }
 
-  mutable M module;  ///< a call that records puts other Variables in the place of its parameters until it returns
+  M module;
   DistributedOptions options;
-  SITU_MODULE(module)
 
  private:
-  bool syncs_ = true;
+  std::shared_ptr<detail::DistributedGroup> group_;
+
+ public:
+  SITU_MODULE(module, options, group_)
+
+ private:
+  bool averages() const { return group_->alone == 0 && detail::records_gradients && distributed::world_size() > 1; }
+  M& prepared() const {
+    if (options.broadcast_buffers) detail::broadcast_buffers(module, group_->channels);
+    return replica_.get().refresh(module, options, group_);
+  }
+  mutable detail::OwnReplica<M> replica_;
 };
 
 namespace distributed {

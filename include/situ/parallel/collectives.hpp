@@ -16,6 +16,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include <situ/device/stream.hpp>
@@ -53,6 +54,8 @@ SITU_NEEDS_MPI(reduce_scatter)
 #undef SITU_NEEDS_MPI
 }  // namespace SITU_ABI_MPI
 
+class Work;
+
 #else
 
 inline namespace SITU_ABI_MPI {
@@ -80,13 +83,6 @@ inline void use_own_gpu() {
     own = begin == std::string::npos ? std::string("-1") : all.substr(begin, all.find(',', begin) - begin);
   }
   ::setenv("CUDA_VISIBLE_DEVICES", own.c_str(), 1);
-}
-
-/// Waits until all processes have come here.
-inline void barrier() {
-  MPI_Comm const comm = detail::mpi::communicator({});
-  detail::mpi::drain();
-  detail::mpi::check("barrier", MPI_Barrier(comm));
 }
 
 }  // namespace SITU_ABI_MPI
@@ -120,60 +116,51 @@ class Work {
 
 namespace detail::mpi {
 
-/// Where collectives of a device are enqueued: one stream for each communicator.
-template <class D>
-SITU_PROCESS_STATE Stream<D> const& stream_of() {
-  static Stream<D> const* const stream = new Stream<D>;  // what runs at the end of the program may need it
-  return *stream;
-}
-
-// ---- the collectives, on dense elements: by MPI, and by NCCL -----------------------------------------------------------------------
-
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
-
 template <class D>
 inline constexpr bool is_cuda = std::is_same_v<typename device_traits<D>::kernels, cuda_kernels>;
 /// Whether collectives take the elements where they are. Those of other devices go through host memory.
 template <class D>
 inline constexpr bool is_in_place = is_immediate<D> || is_cuda<D> || emulated::ordinal_of<D> >= 0;
-#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
-#define SITU_NCCL(CALL) \
-  int nccl(cuda::NcclFunctions const& f, [[maybe_unused]] void* comm, [[maybe_unused]] cudaStream_t stream) const { return CALL; }
+
+/// The channel of a device, with its stream.
 template <class D>
-concept has_collectives = true;
-#else
-#define SITU_NCCL(CALL)
+Channel& channel_on(Channels& channels) {
+  return channel_of(channels, place_of<D>, [] {
+    if constexpr (asynchronous<D>) return std::static_pointer_cast<void>(std::make_shared<Stream<D>>());
+    else return std::shared_ptr<void>();
+  });
+}
 template <class D>
-concept has_collectives = !is_cuda<D>;
-#endif
+Stream<D> const& stream_of(Channel const& channel) {
+  return *static_cast<Stream<D> const*>(channel.stream.get());
+}
+
+// ---- the collectives, on dense elements --------------------------------------------------------------------------------------------
 
 template <class T>
 struct AllReduce {
-  static constexpr char const *name = "all_reduce", *nccl_name = "ncclAllReduce";
+  static constexpr char const* name = "all_reduce";
   T* data;
   int64_t count;
   distributed::reduce_op op;
   void mpi(MPI_Comm comm) const {
     in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Allreduce(MPI_IN_PLACE, data + first, n, type_of<T>(), operation_of<T>(op), comm)); });
   }
-  SITU_NCCL(f.all_reduce(data, data, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
 };
 template <class T>
 struct Broadcast {
-  static constexpr char const *name = "broadcast", *nccl_name = "ncclBroadcast";
+  static constexpr char const* name = "broadcast";
   T* data;
   int64_t count;
   int root;
   void mpi(MPI_Comm comm) const {
     in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Bcast(data + first, n, type_of<T>(), root, comm)); });
   }
-  SITU_NCCL(f.broadcast(data, data, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, root, comm, stream))
 };
 /// `count` elements of each process.
 template <class T>
 struct AllGather {
-  static constexpr char const *name = "all_gather", *nccl_name = "ncclAllGather";
+  static constexpr char const* name = "all_gather";
   T const* from;
   T* to;
   int64_t count;
@@ -185,12 +172,11 @@ struct AllGather {
     std::memcpy(to + process().rank * count, from, static_cast<std::size_t>(count) * sizeof(T));
     for (int r = 0; r < process().size; ++r) Broadcast<T>{to + r * count, count, r}.mpi(comm);
   }
-  SITU_NCCL(f.all_gather(from, to, static_cast<std::size_t>(count) * sizeof(T), cuda::nccl_bytes, comm, stream))
 };
 /// `count` elements for each process.
 template <class T>
 struct ReduceScatter {
-  static constexpr char const *name = "reduce_scatter", *nccl_name = "ncclReduceScatter";
+  static constexpr char const* name = "reduce_scatter";
   T const* from;
   T* to;
   int64_t count;
@@ -201,9 +187,43 @@ struct ReduceScatter {
       in_pieces(count, [&](int64_t first, int n) { check(name, MPI_Reduce(from + r * count + first, to + first, n, type_of<T>(), operation_of<T>(op), r, comm)); });
     }
   }
-  SITU_NCCL(f.reduce_scatter(from, to, static_cast<std::size_t>(count), cuda::nccl_type<T>, cuda::nccl_operation<T>(op), comm, stream))
 };
-#undef SITU_NCCL
+
+/// Runs collectives on a GPU's stream; there with NCCL alone.
+template <class D>
+struct Nccl;
+#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+template <class T>
+int enqueue_nccl(AllReduce<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.all_reduce(c.data, c.data, static_cast<std::size_t>(c.count), cuda::nccl_type<T>, cuda::nccl_operation<T>(c.op), comm, stream);
+}
+template <class T>
+int enqueue_nccl(Broadcast<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.broadcast(c.data, c.data, static_cast<std::size_t>(c.count) * sizeof(T), cuda::nccl_bytes, c.root, comm, stream);
+}
+template <class T>
+int enqueue_nccl(AllGather<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.all_gather(c.from, c.to, static_cast<std::size_t>(c.count) * sizeof(T), cuda::nccl_bytes, comm, stream);
+}
+template <class T>
+int enqueue_nccl(ReduceScatter<T> const& c, cuda::NcclFunctions const& f, void* comm, cudaStream_t stream) {
+  return f.reduce_scatter(c.from, c.to, static_cast<std::size_t>(c.count), cuda::nccl_type<T>, cuda::nccl_operation<T>(c.op), comm, stream);
+}
+template <int N>
+struct Nccl<Cuda<N>> {
+  template <class F>
+  static void run(Channel const& channel, F const& prepare) {
+    void* const comm = cuda::nccl_communicator(N, channel.comm);
+    Stream<Cuda<N>> const& stream = stream_of<Cuda<N>>(channel);
+    StreamGuard const guard{stream};
+    auto const collective = prepare();
+    cuda::DeviceGuard const device(N);
+    cuda::check_nccl(N, enqueue_nccl(collective, cuda::nccl_state().f, comm, stream.native()), collective.name);
+  }
+};
+#endif
+template <class D>
+concept has_collectives = !is_cuda<D> || requires { sizeof(Nccl<D>); };
 
 /// Opens an emulated device's memory to the host functions of a scope.
 class OpenMemory {
@@ -222,32 +242,31 @@ class OpenMemory {
  private:
   int ordinal_;
 };
-/// Runs the collective that `prepare` gives in the order of D. prepare takes the elements' pointers, by which that order is noted.
+/// Runs the collective that `prepare` gives in the order of D. prepare takes the elements' pointers, by which that order is noted. GPUs have one channel, whoever asks: NCCL's
+/// communicators must not run beside each other.
 template <class D, class F>
-void run_collective(F const& prepare) {
+void run_collective(Channels& channels, F const& prepare) {
+  Channel& channel = channel_on<D>(is_cuda<D> ? process().own : channels);
   if constexpr (is_immediate<D>) {
-    MPI_Comm const comm = communicator(place_of<D>);
-    drain();
-    prepare().mpi(comm);
-#if defined(SITU_WITH_CUDA) && defined(SITU_WITH_NCCL)
+    drain(channel);
+    prepare().mpi(channel.comm);
   } else if constexpr (is_cuda<D>) {
-    void* const comm = cuda::nccl_communicator(D::ordinal);
-    Stream<D> const& stream = stream_of<D>();
-    StreamGuard const guard{stream};
-    auto const collective = prepare();
-    cuda::DeviceGuard const device(D::ordinal);
-    cuda::check_nccl(D::ordinal, collective.nccl(cuda::nccl_state().f, comm, stream.native()), collective.nccl_name);
-#endif
+    Nccl<D>::run(channel, prepare);
   } else {
-    MPI_Comm const comm = communicator(place_of<D>);
-    Stream<D> const& stream = stream_of<D>();
+    Stream<D> const& stream = stream_of<D>(channel);
     StreamGuard const guard{stream};
-    enqueue(stream, [collective = prepare(), comm, pending = Pending()] {
+    enqueue(stream, [collective = prepare(), comm = channel.comm, pending = Pending()] {
       OpenMemory const memory(D::ordinal);
       collective.mpi(comm);
     });
   }
 }
+
+/// Whether X is a Tensor that is not const.
+template <class X>
+inline constexpr bool is_written = false;
+template <class T, class D>
+inline constexpr bool is_written<Tensor<T, D>> = true;
 
 /// The elements, which are about to be written.
 template <class T, class D>
@@ -257,17 +276,28 @@ T* written(Tensor<T, D>& x, char const* who) {
   return data;
 }
 
+/// What a broadcast reads or writes: nobody writes to that of the root.
+template <class T, class D>
+T* received(Tensor<T, D>& x, int root) {
+  return root == started_process().rank ? const_cast<T*>(std::as_const(x).data()) : written(x, "broadcast");
+}
+
 template <class T, class D>
 void check_reduction(distributed::reduce_op op, char const* who) {
   static_assert(!(is_cuda<D> && std::is_same_v<T, int16_t>), "situ::distributed: NCCL reduces no 16-bit integers; cast them to int32_t first");
   if (!floating<T> && op == distributed::reduce_op::avg) fail<TypeError>(who, ": an average of ", dtype_name<T>(), " was asked for; only floating-point elements have one: use to or cast first");
 }
-/// Averages are sums of elements that are divided first, but on GPUs.
+/// Averages are sums of elements that are divided first, but on GPUs. What runs on the host comes first.
 template <class T, class D>
 void divide(Tensor<T, D>& x, distributed::reduce_op op) {
   if constexpr (floating<T> && !is_cuda<D>) {
     if (op == distributed::reduce_op::avg) x *= 1.0 / started_process().size;
   }
+}
+/// What host memory holds is known behind what all_reduce_async has begun.
+template <class D>
+void settle_host() {
+  if constexpr (is_immediate<D>) drain(channel_on<D>(process().own));
 }
 inline void check_root(int root, char const* who) {
   if (root < 0 || root >= started_process().size) fail<IndexError>(who, ": process ", root, " was asked for; there are ", started_process().size, ", numbered from 0 on");
@@ -277,6 +307,7 @@ inline void check_root(int root, char const* who) {
 template <class T, class D, class F>
 void in_place(Tensor<T, D>& x, F const& f) {
   if (x.size() == 0) return;
+  settle_host<D>();
   if constexpr (!is_in_place<D>) {
     Tensor<T, Cpu> host = x.to(Cpu{});
     f(host);
@@ -295,18 +326,56 @@ struct AllReduceJob final : Job {
   Tensor<T, D> x;
   AllReduce<T> collective;
   MPI_Comm comm;
-  AllReduceJob(Tensor<T, D> const& elements, distributed::reduce_op op)
-      : x(elements), collective{written(x, "all_reduce_async"), x.size(), op}, comm(communicator(place_of<D>)) {}
-  void run() override { collective.mpi(comm); }
+  AllReduceJob(Tensor<T, D> const& elements, distributed::reduce_op op, Channel const& channel)
+      : x(elements), collective{written(x, "all_reduce_async"), x.size(), op}, comm(channel.comm) {}
+  void run() override {
+    if constexpr (floating<T>) {
+      using C = compute_t<T>;
+      C const share = static_cast<C>(1.0 / process().size);
+      for (int64_t k = 0; collective.op == distributed::reduce_op::avg && k < collective.count; ++k) collective.data[k] = static_cast<T>(static_cast<C>(collective.data[k]) * share);
+    }
+    collective.mpi(comm);
+  }
 };
+/// Begins a sum, or what op says, of a dense x.
+template <class T, class D>
+distributed::Work begin_all_reduce(Channels& channels, Tensor<T, D>& x, distributed::reduce_op op) {
+  if (x.size() == 0) return {};
+  if constexpr (is_immediate<D>) {
+    Channel& channel = channel_on<D>(channels);
+    auto* const job = new AllReduceJob<T, D>(x, op, channel);
+    try {
+      enqueue_job(channel, job);
+    } catch (...) {
+      delete job;
+      throw;
+    }
+    return distributed::Work(job);
+  } else {
+    divide(x, op);
+    run_collective<D>(channels, [&] { return AllReduce<T>{written(x, "all_reduce_async"), x.size(), op}; });
+    return {};
+  }
+}
 
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
 }  // namespace detail::mpi
 
+namespace error {
+template <class X>
+struct collectives_take_Tensors_that_are_not_const__use_value_of_a_Variable_and_give_expressions_and_numbers_a_name {};
+}  // namespace error
+
 namespace distributed {
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
+inline namespace SITU_ABI_MPI {
+
+/// Waits until all processes have come here.
+inline void barrier() {
+  detail::mpi::Channel& channel = detail::mpi::channel_on<Cpu>(detail::mpi::process().own);
+  detail::mpi::drain(channel);
+  detail::mpi::check("barrier", MPI_Barrier(channel.comm));
+}
+
+}  // namespace SITU_ABI_MPI
 
 /// x ← the sums (averages, products, smallest, largest) over all processes of each element, on all of them. In place: through a view, to what it shows.
 ///
@@ -321,7 +390,7 @@ void all_reduce(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
   detail::mpi::in_place(x, [op]<class U>(U& dense) {
     using On = device_of<U>;
     detail::mpi::divide(dense, op);
-    detail::mpi::run_collective<On>([&] { return detail::mpi::AllReduce<T>{detail::mpi::written(dense, "all_reduce"), dense.size(), op}; });
+    detail::mpi::run_collective<On>(detail::mpi::process().own, [&] { return detail::mpi::AllReduce<T>{detail::mpi::written(dense, "all_reduce"), dense.size(), op}; });
   });
 }
 template <element T, device D>
@@ -339,21 +408,13 @@ template <element T, device D>
 [[nodiscard]] Work all_reduce_async(Tensor<T, D>& x, reduce_op op = reduce_op::sum) {
   detail::mpi::check_reduction<T, D>(op, "all_reduce_async");
   if (!x.is_contiguous()) detail::fail<ShapeError>("all_reduce_async: a view of shape ", x.shape(), " that is not contiguous was given; give a contiguous() tensor, or use all_reduce");
-  if constexpr (is_immediate<D>) {
-    if (x.size() == 0) return {};
-    detail::mpi::divide(x, op);
-    auto* const job = new detail::mpi::AllReduceJob<T, D>(x, op);
-    try {
-      detail::mpi::enqueue_job(job);
-    } catch (...) {
-      delete job;
-      throw;
-    }
-    return Work(job);
-  } else {
-    all_reduce(x, op);
-    return {};
-  }
+  if constexpr (detail::mpi::is_in_place<D>) return detail::mpi::begin_all_reduce(detail::mpi::process().own, x, op);
+  else return all_reduce(x, op), Work();
+}
+template <element T, device D>
+  requires detail::mpi::has_collectives<D>
+[[nodiscard]] Work all_reduce_async(Tensor<T, D>&& view, reduce_op op = reduce_op::sum) {
+  return all_reduce_async(view, op);
 }
 
 /// x ← that of process `root`, on all processes. In place: through a view, to what it shows.
@@ -366,7 +427,7 @@ template <element T, device D>
 void broadcast(Tensor<T, D>& x, int root = 0) {
   detail::mpi::check_root(root, "broadcast");
   detail::mpi::in_place(x, [root]<class U>(U& dense) {
-    detail::mpi::run_collective<device_of<U>>([&] { return detail::mpi::Broadcast<T>{detail::mpi::written(dense, "broadcast"), dense.size(), root}; });
+    detail::mpi::run_collective<device_of<U>>(detail::mpi::process().own, [&] { return detail::mpi::Broadcast<T>{detail::mpi::received(dense, root), dense.size(), root}; });
   });
 }
 template <element T, device D>
@@ -384,6 +445,7 @@ template <expression E>
 auto all_gather(E const& x) {
   using T = value_of<E>;
   using D = detail::result_device_t<device_of<E>>;
+  detail::mpi::settle_host<D>();
   Tensor<T, D> const values(x);
   if constexpr (!detail::mpi::is_in_place<D>) {
     return all_gather(values.to(Cpu{})).to(D{});
@@ -393,7 +455,7 @@ auto all_gather(E const& x) {
     Tensor<T, D> const dense = values.contiguous();
     Tensor<T, D> result = empty<T>(shape, D{});
     if (result.size() > 0) {
-      detail::mpi::run_collective<D>([&] { return detail::mpi::AllGather<T>{dense.data(), result.data(), dense.size()}; });
+      detail::mpi::run_collective<D>(detail::mpi::process().own, [&] { return detail::mpi::AllGather<T>{dense.data(), result.data(), dense.size()}; });
     }
     return result;
   }
@@ -414,6 +476,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
   if (x.shape().rank() == 0 || x.shape()[0] % n != 0) {
     detail::fail<ShapeError>("reduce_scatter: a tensor of shape ", x.shape(), " was given to ", n, " processes; its first axis is cut into as many equal parts: pad it");
   }
+  detail::mpi::settle_host<D>();
   Tensor<T, D> const values(x);
   if constexpr (!detail::mpi::is_in_place<D>) {
     return reduce_scatter(values.to(Cpu{}), op).to(D{});
@@ -424,7 +487,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
     detail::mpi::divide(dense, op);
     Tensor<T, D> result = empty<T>(shape, D{});
     if (result.size() > 0) {
-      detail::mpi::run_collective<D>([&] { return detail::mpi::ReduceScatter<T>{std::as_const(dense).data(), result.data(), result.size(), op}; });
+      detail::mpi::run_collective<D>(detail::mpi::process().own, [&] { return detail::mpi::ReduceScatter<T>{std::as_const(dense).data(), result.data(), result.size(), op}; });
     }
     return result;
   }
@@ -433,7 +496,7 @@ auto reduce_scatter(E const& x, reduce_op op = reduce_op::sum) {
 #define SITU_NEEDS_NCCL(NAME)                                                                                                                             \
   template <class E, class... Xs, class Error = error::collectives_on_Cuda_need_NCCL__define_SITU_WITH_NCCL<device_of<std::remove_cvref_t<E>>>>           \
     requires(expression<std::remove_cvref_t<E>> && !detail::mpi::has_collectives<device_of<std::remove_cvref_t<E>>>)                                      \
-  void NAME(E&&, Xs const&...) = delete;
+  int NAME(E&&, Xs const&...) = delete;
 SITU_NEEDS_NCCL(all_reduce)
 SITU_NEEDS_NCCL(all_reduce_async)
 SITU_NEEDS_NCCL(broadcast)
@@ -441,8 +504,16 @@ SITU_NEEDS_NCCL(all_gather)
 SITU_NEEDS_NCCL(reduce_scatter)
 #undef SITU_NEEDS_NCCL
 
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
+#define SITU_WRITES(NAME)                                                                                                                                 \
+  template <class X, class... Xs,                                                                                                                         \
+            class Error = error::collectives_take_Tensors_that_are_not_const__use_value_of_a_Variable_and_give_expressions_and_numbers_a_name<std::remove_cvref_t<X>>> \
+    requires(!detail::mpi::is_written<std::remove_reference_t<X>>)                                                                                        \
+  int NAME(X&&, Xs const&...) = delete;
+SITU_WRITES(all_reduce)
+SITU_WRITES(all_reduce_async)
+SITU_WRITES(broadcast)
+#undef SITU_WRITES
+
 }  // namespace distributed
 
 #endif

@@ -9,13 +9,16 @@
 ///       optimizer.step();                                              // the same step everywhere
 ///     }
 ///
-/// A call gives the module, in place of each parameter, a result with the same elements, whose gradient is that of this process. Those gradients are gathered in buckets, the last
-/// parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is done. These results lie as deep
-/// in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
+/// A call runs a copy of the module that shares everything with it but has, in place of each parameter, a result with the same elements, whose gradient is that of this process. These gradients
+/// are gathered in buckets, the last parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is
+/// done. The results lie as deep in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 #pragma once
 
 #include <algorithm>
-#include <tuple>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,145 +38,195 @@ struct DistributedOptions {
 #if defined(SITU_WITH_MPI)
 
 namespace detail {
-inline namespace SITU_ABI_MPI {
-inline namespace SITU_ABI_NCCL {
-inline namespace SITU_ABI_CUDA {
 
-/// The gradients of one call's parameters of a type, on their way. Numbers count from the last parameter.
+/// What copies of a DistributedDataParallel share.
+struct DistributedGroup {
+  mpi::Channels channels;
+  int alone = 0;  ///< how many no_sync() live
+  DistributedGroup() : channels(4096 * (1 + __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED) % 7)) {}
+};
+
+class GradientExchange;
+
+/// Gradients of parameters of one type that travel together.
+struct GradientBucket {
+  int64_t elements = 0;
+  std::size_t parameters = 0, missing = 0;
+  bool sent = false;
+  distributed::Work work;
+  GradientBucket() = default;
+  GradientBucket(GradientBucket const&) = delete;
+  GradientBucket& operator=(GradientBucket const&) = delete;
+  virtual ~GradientBucket() = default;
+  virtual void send(mpi::Channels& channels) = 0;
+  virtual void close() noexcept = 0;
+};
 template <class T, class D>
-class ReducedGradients {
- public:
-  std::vector<Variable<T, D>> leaves;
+struct BucketOf final : GradientBucket {
+  Tensor<T, D> flat;
+  void send(mpi::Channels& channels) override { work = mpi::begin_all_reduce(channels, flat, distributed::reduce_op::sum); }
+  void close() noexcept override {
+    work = {};
+    flat = {};
+    sent = false;
+    missing = parameters;
+  }
+};
 
-  void cut(int64_t bucket_bytes) {
-    int64_t room = bucket_bytes < first_bytes ? bucket_bytes : first_bytes, bytes = 0;
-    for (std::size_t k = 0; k < leaves.size(); ++k) {
-      if (buckets_.empty() || bytes >= room) {
-        if (!buckets_.empty()) room = bucket_bytes;
-        buckets_.emplace_back();
-        buckets_.back().first = k;
-        bytes = 0;
-      }
-      Bucket& bucket = buckets_.back();
-      places_.push_back({buckets_.size() - 1, bucket.elements});
-      bucket.elements += leaves[k].size();
-      bucket.last = k + 1;
-      bytes += leaves[k].size() * static_cast<int64_t>(sizeof(T));
+/// A parameter's place in a bucket.
+struct GradientSlot {
+  GradientBucket* bucket = nullptr;
+  int64_t offset = 0;
+  int type = 0;       ///< of the parameter, among those of the module
+  bool has = false;   ///< what this process adds
+  bool adds = false;  ///< also what the parameter had, which is averaged with it: it was added up without averaging
+  GradientSlot() = default;
+  GradientSlot(GradientSlot const&) = delete;
+  GradientSlot& operator=(GradientSlot const&) = delete;
+  virtual ~GradientSlot() = default;
+  /// Nothing came.
+  virtual void put_nothing(bool accumulates) = 0;
+  virtual void deliver(Flow& flow) = 0;
+};
+template <class T, class D>
+struct ExchangeSlot final : GradientSlot {
+  Variable<T, D> parameter;
+  explicit ExchangeSlot(Variable<T, D> const& v) : parameter(v) {}
+
+  /// A share of the gradient that has arrived, on top of what arrived before.
+  void put(Tensor<T, D> const& gradient, bool accumulates) {
+    double const share = 1.0 / mpi::process().size;
+    State<T, D> const& state = *parameter.state();
+    Tensor<T, D> to = part();
+    if (has) {
+      to += gradient * share;
+    } else if (accumulates && state.has_grad && !state.name) {
+      adds = true;
+      to.assign((state.grad + gradient) * share);
+    } else {
+      to.assign(gradient * share);
     }
-    reset();
+    has = true;
   }
-  /// What parameter k got in this process. With `adds` it goes on top of what it has, which is averaged, too: what was added up without averaging.
-  void arrived(std::size_t k, Tensor<T, D> const& gradient, bool adds) {
-    Bucket& bucket = buckets_[places_[k].bucket];
-    put(bucket, k, &gradient, adds);
-    has_[k] = true;
-    --bucket.missing;
-    while (next_ < buckets_.size() && buckets_[next_].missing == 0) start(buckets_[next_++], adds);
+  void put_nothing(bool accumulates) override {
+    State<T, D> const& state = *parameter.state();
+    Tensor<T, D> to = part();
+    adds = accumulates && state.has_grad && !state.name;
+    if (adds) to.assign(state.grad * (1.0 / mpi::process().size));
+    else to.assign(0);
   }
-  /// Sends off what is left, waits for all, and calls take(k, gradient) for each.
-  template <class F>
-  void finish(bool adds, F const& take) {
-    while (next_ < buckets_.size()) start(buckets_[next_++], adds);
-    for (Bucket& bucket : buckets_) {
-      bucket.work.wait();
-      for (std::size_t k = bucket.first; k < bucket.last; ++k) take(k, part_of(k));
-      bucket.flat = {};
+  void deliver(Flow& flow) override {
+    State<T, D>& state = *parameter.state();
+    Into<T, D> const into(flow, &state);
+    if (into.needed()) {
+      if (adds) state.grad = {}, state.has_grad = false;  // it comes back with the average
+      into.add(part());
     }
-  }
-  /// As before a pass.
-  void reset() noexcept {
-    next_ = 0;
-    has_.assign(leaves.size(), false);
-    for (Bucket& bucket : buckets_) {
-      bucket.work = {};
-      bucket.flat = {};
-      bucket.missing = bucket.last - bucket.first;
-    }
+    has = adds = false;
   }
 
  private:
-  static constexpr int64_t first_bytes = int64_t{1} << 20;
-  struct Bucket {
-    std::size_t first = 0, last = 0, missing = 0;
-    int64_t elements = 0;
-    Tensor<T, D> flat;
-    distributed::Work work;
-  };
-  struct PlaceOf {
-    std::size_t bucket;
-    int64_t offset;
-  };
-
-  Tensor<T, D> part_of(std::size_t k) const {
-    PlaceOf const& place = places_[k];
-    return buckets_[place.bucket].flat.slice(0, place.offset, place.offset + leaves[k].size()).view(leaves[k].shape());
+  Tensor<T, D> part() {
+    auto& own = static_cast<BucketOf<T, D>&>(*bucket);
+    if (!own.flat.body()) own.flat = Tensor<T, D>::uninitialized({own.elements}, "DistributedDataParallel");
+    return own.flat.slice(0, offset, offset + parameter.size()).view(parameter.shape());
   }
-  void put(Bucket& bucket, std::size_t k, Tensor<T, D> const* gradient, bool adds) {
-    if (!bucket.flat.body()) bucket.flat = Tensor<T, D>::uninitialized({bucket.elements}, "DistributedDataParallel");
-    double const share = 1.0 / distributed::world_size();
-    State<T, D>& leaf = *leaves[k].state();
-    Tensor<T, D> part = part_of(k);
-    if (adds && leaf.has_grad) {
-      if (gradient) part.assign((leaf.grad + *gradient) * share);
-      else part.assign(leaf.grad * share);
-      leaf.grad = {};
-      leaf.has_grad = false;
-    } else if (gradient) {
-      part.assign(*gradient * share);
-    } else {
-      part.assign(0);
-    }
-  }
-  /// All processes start all buckets in their order, whatever parameters each of them used.
-  void start(Bucket& bucket, bool adds) {
-    for (std::size_t k = bucket.first; bucket.missing > 0 && k < bucket.last; ++k) {
-      if (!has_[k]) put(bucket, k, nullptr, adds);
-    }
-    bucket.work = distributed::all_reduce_async(bucket.flat);
-  }
-
-  std::vector<Bucket> buckets_;
-  std::vector<PlaceOf> places_;
-  std::vector<bool> has_;
-  std::size_t next_ = 0;  ///< the bucket that is started next
 };
 
-/// Where the averages come back: above the parameters, and below all else.
-template <class T, class D>
-struct AveragedGradients final : State<T, D> {
-  std::vector<Node*> edges;
-  ReducedGradients<T, D> gradients;
-  explicit AveragedGradients(std::vector<Variable<T, D>> parameters, int64_t bucket_bytes) : State<T, D>(Tensor<T, D>()), edges(parameters.size()) {
-    this->name = "DistributedDataParallel";
-    this->requires_grad = true;
-    this->saves_nothing = true;
-    this->inputs = edges.data();
-    this->input_count = static_cast<int>(edges.size());
-    for (std::size_t k = 0; k < edges.size(); ++k) {
-      edges[k] = parameters[k].state();
-      count_up(edges[k]->references);
-      if (edges[k]->depth >= this->depth) this->depth = edges[k]->depth + 1;  // of leaves 1
-    }
-    gradients.leaves = std::move(parameters);
-    gradients.cut(bucket_bytes);
+/// The exchanges that a thread's passes have reached and not ended.
+SITU_PROCESS_STATE constinit thread_local GradientExchange* exchanges_under_way = nullptr;
+
+/// Where the averages come back: above the parameters, and below all else. Processes send all buckets in one order, whatever parameters each of them has used.
+class GradientExchange final : public Node {
+ public:
+  std::vector<std::unique_ptr<GradientSlot>> slots;  ///< the last parameter first
+  std::vector<std::unique_ptr<GradientBucket>> buckets;
+
+  explicit GradientExchange(std::shared_ptr<DistributedGroup> group) : group_(std::move(group)) {
+    name = "DistributedDataParallel";
+    requires_grad = true;
+    saves_nothing = true;
   }
-  ~AveragedGradients() override { drop_inputs(*this); }
+  ~GradientExchange() override {
+    forget();
+    drop_inputs(*this);
+  }
+  void add_edge(Node* parameter) {
+    edges_.push_back(parameter);
+    count_up(parameter->references);
+    inputs = edges_.data();
+    input_count = static_cast<int>(edges_.size());
+    if (parameter->depth >= depth) depth = parameter->depth + 1;  // of leaves 1
+  }
+
+  template <class T, class D>
+  void arrived(ExchangeSlot<T, D>& slot, Tensor<T, D> const& gradient, Flow& flow) {
+    flow.arrived(this);
+    if (!flow_) {
+      flow_ = &flow;
+      accumulates_ = !flow.for_targets();
+      next_ = std::exchange(exchanges_under_way, this);
+    }
+    if (slot.bucket->sent) end_round(flow);  // a section that is run again has added to it once more
+    if (!slot.has) --slot.bucket->missing;
+    slot.put(gradient, accumulates_);
+    for (; sent_ < buckets.size() && buckets[sent_]->missing == 0; ++sent_) send(*buckets[sent_]);
+  }
   void backward(Flow& flow) override {
-    gradients.finish(!flow.for_targets(), [&](std::size_t k, Tensor<T, D> const& gradient) { Into<T, D>(flow, edges[k]).add(gradient); });
+    for (GradientExchange* each = exchanges_under_way; each; each = each->next_) {
+      if (each->flow_ == flow_) each->send_rest();  // before this one waits for processes that wait for that
+    }
+    end_round(flow);
   }
   void forget() noexcept override {
-    State<T, D>::forget();
-    gradients.reset();
+    for (auto const& bucket : buckets) bucket->close();
+    for (auto const& slot : slots) slot->has = slot->adds = false;
+    sent_ = 0;
+    for (GradientExchange** at = &exchanges_under_way; flow_ && *at; at = &(*at)->next_) {
+      if (*at == this) {
+        *at = next_;
+        break;
+      }
+    }
+    flow_ = nullptr;
   }
+  void call_hooks() override {}
+  void capture() override {}
+  void release() noexcept override {}
+
+ private:
+  void send(GradientBucket& bucket) {
+    bucket.sent = true;
+    bucket.send(group_->channels);
+  }
+  void send_rest() {
+    for (auto const& slot : slots) {
+      if (!slot->has && !slot->bucket->sent) slot->put_nothing(accumulates_);
+    }
+    for (; sent_ < buckets.size(); ++sent_) send(*buckets[sent_]);
+  }
+  void end_round(Flow& flow) {
+    send_rest();
+    for (auto const& bucket : buckets) bucket->work.wait();
+    for (auto const& slot : slots) slot->deliver(flow);
+    for (auto const& bucket : buckets) bucket->close();
+    sent_ = 0;
+  }
+
+  std::shared_ptr<DistributedGroup> group_;
+  std::vector<Node*> edges_;
+  std::size_t sent_ = 0;  ///< buckets
+  Flow const* flow_ = nullptr;  ///< the pass that has reached it
+  bool accumulates_ = false;
+  GradientExchange* next_ = nullptr;
 };
 
 /// A parameter as a call uses it.
 template <class T, class D>
 struct UsedParameter final : State<T, D> {
   Node* edge[1];
-  std::size_t number;
-  UsedParameter(AveragedGradients<T, D>& all, std::size_t k, int64_t depth)
-      : State<T, D>("DistributedDataParallel", Tensor<T, D>(all.gradients.leaves[k].value()), edge, 1), number(k) {
+  ExchangeSlot<T, D>& slot;  ///< the exchange's
+  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t depth) : State<T, D>("DistributedDataParallel", Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
     connect_input(*this, 0, &all);
     if (this->depth < depth) this->depth = depth;
     this->saves_nothing = true;
@@ -182,140 +235,291 @@ struct UsedParameter final : State<T, D> {
   void backward(Flow& flow) override {
     if (flow.creates_graph()) fail<GradientError>("DistributedDataParallel: gradients of several processes cannot be differentiated again; take create_graph of the module itself");
     this->keep_retained(flow);
-    if (!flow.wants(edge[0])) return;
-    auto& all = static_cast<AveragedGradients<T, D>&>(*edge[0]);
-    all.gradients.arrived(number, this->incoming, !flow.for_targets());
-    flow.arrived(&all);
+    if (flow.wants(edge[0])) static_cast<GradientExchange&>(*edge[0]).arrived(slot, this->incoming, flow);
   }
 };
 
-/// Within a scope a module's parameters are what UsedParameter makes of them.
+/// A Variable of any type.
+struct HeldVariable {
+  HeldVariable() = default;
+  HeldVariable(HeldVariable const&) = delete;
+  HeldVariable& operator=(HeldVariable const&) = delete;
+  virtual ~HeldVariable() = default;
+};
+template <class V>
+struct HeldOf final : HeldVariable {
+  V value;
+  explicit HeldOf(V v) : value(std::move(v)) {}
+};
+
+/// The copy of a module that calls run. It stays where it is: sections that are run again refer to it.
 template <class M>
-class UsedParameters {
+class DistributedReplica {
  public:
-  UsedParameters(M& net, DistributedOptions const& options) : net_(net) {
-    int64_t depth = 0;
-    [&]<class... Vs>(Types<Vs...>) { (replace<Vs>(options, depth), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  DistributedReplica() = default;
+  DistributedReplica(DistributedReplica const&) = delete;
+  DistributedReplica& operator=(DistributedReplica const&) = delete;
+  ~DistributedReplica() { drop(exchange_); }
+
+  /// The copy, as the module is now.
+  M& refresh(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
+    if (!knows(net)) build(net, options, group);
+    put(copy_, net);
+    exchange(*copy_, [&]<class V>(V& x, Known const& known) { x = static_cast<HeldOf<V> const*>(known.used)->value; });
+    return *copy_;
   }
-  UsedParameters(UsedParameters const&) = delete;
-  UsedParameters& operator=(UsedParameters const&) = delete;
-  ~UsedParameters() { restore(); }
+  /// What a call has changed in the copy, in the module; parameters stay what they are.
+  void bring_back(M& net) {
+    if constexpr (std::is_copy_assignable_v<M>) {
+      net = *copy_;
+    } else {
+      std::destroy_at(&net);
+      std::construct_at(&net, *copy_);
+    }
+    exchange(net, [&]<class V>(V& x, Known const& known) { x = static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(known.slot)->parameter; });
+  }
 
  private:
-  template <class V>
-  struct Pair {
-    V leaf, used;
-  };
-  template <class>
-  struct Pairs;
-  template <class... Vs>
-  struct Pairs<Types<Vs...>> {
-    std::tuple<std::vector<Pair<Vs>>...> of;
+  /// A parameter where it stands; without a slot it is not trained.
+  struct Known {
+    void const* state;
+    StorageHead const* head;
+    GradientSlot* slot;
+    HeldVariable* used;
   };
 
   template <class V>
-  void replace(DistributedOptions const& options, int64_t& depth) {
-    using T = value_of<V>;
-    using D = device_of<V>;
-    std::vector<V> trained;
-    for (V const& each : parameters_of<V>(net_)) {
-      if (each.requires_grad()) trained.push_back(each);
+  static constexpr int number_of_type = []<class... Vs>(Types<Vs...>) {
+    int number = 0;
+    (void)((std::is_same_v<V, Vs> || (++number, false)) || ...);
+    return number;
+  }(typename parameter_types_in<Types<>, M>::type{});
+
+  static void put(std::optional<M>& to, M const& from) {
+    if constexpr (std::is_copy_assignable_v<M>) {
+      if (to) {
+        *to = from;
+        return;
+      }
     }
-    if (trained.empty()) return;
-    std::reverse(trained.begin(), trained.end());
-    auto* const all = new AveragedGradients<T, D>(trained, options.bucket_bytes);
-    Variable<T, D> const held = Variable<T, D>::adopt(all);
-    auto& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
-    for (std::size_t k = trained.size(); k-- > 0;) {
-      depth += int64_t{1} << 32;  // more than there are operations between two parameters
-      pairs.push_back({trained[k], noted_view(V::adopt(new UsedParameter<T, D>(*all, k, depth)), trained[k])});
-    }
-    exchange<V>(&Pair<V>::leaf, &Pair<V>::used);
+    to.emplace(from);
   }
-  void restore() noexcept {
-    [&]<class... Vs>(Types<Vs...>) { (exchange<Vs>(&Pair<Vs>::used, &Pair<Vs>::leaf), ...); }(typename parameter_types_in<Types<>, std::remove_const_t<M>>::type{});
+  bool knows(M const& net) const {
+    std::size_t k = 0;
+    bool result = exchange_ != nullptr;
+    for_each_held(net, [&]<class X>(X const& x) {
+      if constexpr (is_parameter<X>) {
+        auto const* const state = x.state();
+        bool const same = k < known_.size() && known_[k].state == state && known_[k].head == state->value.storage_head() && (known_[k].slot != nullptr) == state->requires_grad;
+        result = result && same && (!known_[k].used || !is_outdated(*static_cast<HeldOf<X> const*>(known_[k].used)->value.state()));
+        ++k;
+      }
+    });
+    return result && k == known_.size();
   }
-  /// Puts the one of each pair in the other's place. They are met in the order of the pairs, but for those that stand in several places.
-  template <class V>
-  void exchange(V Pair<V>::*from, V Pair<V>::*to) {
-    auto const& pairs = std::get<std::vector<Pair<V>>>(pairs_.of);
-    std::size_t next = 0;
-    for_each_held(net_, [&]<class X>(X& x) {
-      if constexpr (std::is_same_v<X, V>) {
-        for (std::size_t tried = 0; tried < pairs.size(); ++tried) {
-          Pair<V> const& pair = pairs[(next + tried) % pairs.size()];
-          if ((pair.*from).state() != x.state()) continue;
-          x = pair.*to;
-          next += tried + 1;
-          break;
-        }
+  /// Calls f(x, known) for each parameter of a module that is trained.
+  template <class F>
+  void exchange(M& net, F const& f) {
+    std::size_t k = 0;
+    for_each_held(net, [&]<class X>(X& x) {
+      if constexpr (is_parameter<X>) {
+        if (k < known_.size() && known_[k].slot) f(x, known_[k]);
+        ++k;
       }
     });
   }
+  void build(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
+    for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
+    copy_.reset();
+    known_.clear();
+    used_.clear();
+    drop(std::exchange(exchange_, nullptr));
+    exchange_ = new GradientExchange(group);
+    int64_t depth = 0;
+    for_each_held(net, [&]<class X>(X const& x) {
+      if constexpr (is_parameter<X>) {
+        Known here{x.state(), x.state()->value.storage_head(), nullptr, nullptr};
+        for (Known const& earlier : known_) {
+          if (earlier.state == here.state) here = earlier;
+        }
+        if (x.requires_grad() && !here.slot) {
+          auto slot = std::make_unique<ExchangeSlot<value_of<X>, device_of<X>>>(x);
+          slot->type = number_of_type<X>;
+          exchange_->add_edge(x.state());
+          depth += int64_t{1} << 32;  // more than there are operations between two parameters
+          used_.push_back(std::make_unique<HeldOf<X>>(noted_view(X::adopt(new UsedParameter<value_of<X>, device_of<X>>(*exchange_, *slot, depth)), x)));
+          here.slot = slot.get(), here.used = used_.back().get();
+          exchange_->slots.push_back(std::move(slot));
+        }
+        known_.push_back(here);
+      }
+    });
+    std::reverse(exchange_->slots.begin(), exchange_->slots.end());
+    [&]<class... Vs>(Types<Vs...>) { cut<Vs...>(options.bucket_bytes); }(typename parameter_types_in<Types<>, M>::type{});
+  }
+  /// Parameters of a type follow each other into a bucket until it is full.
+  template <class... Vs>
+  void cut(int64_t bucket_bytes) {
+    constexpr int64_t first_bytes = int64_t{1} << 20;
+    std::array<GradientBucket*, sizeof...(Vs)> open{};
+    for (auto const& slot : exchange_->slots) {
+      ((slot->type == number_of_type<Vs> ? place<Vs>(*slot, open[number_of_type<Vs>], exchange_->buckets.size() <= 1 && first_bytes < bucket_bytes ? first_bytes : bucket_bytes) : void()), ...);
+    }
+    for (auto const& bucket : exchange_->buckets) bucket->close();
+  }
+  template <class V>
+  void place(GradientSlot& slot, GradientBucket*& open, int64_t room) {
+    using T = value_of<V>;
+    if (!open || open->elements * static_cast<int64_t>(sizeof(T)) >= room) {
+      exchange_->buckets.push_back(std::make_unique<BucketOf<T, device_of<V>>>());
+      open = exchange_->buckets.back().get();
+    }
+    slot.bucket = open;
+    slot.offset = open->elements;
+    open->elements += static_cast<ExchangeSlot<T, device_of<V>>&>(slot).parameter.size();
+    ++open->parameters;
+  }
 
-  M& net_;
-  Pairs<typename parameter_types_in<Types<>, std::remove_const_t<M>>::type> pairs_;
+  std::optional<M> copy_;
+  std::vector<Known> known_;
+  std::vector<std::unique_ptr<HeldVariable>> used_;
+  GradientExchange* exchange_ = nullptr;
+};
+/// That of a handle: copies make one of their own, when they need it.
+template <class M>
+class OwnReplica {
+ public:
+  OwnReplica() = default;
+  OwnReplica(OwnReplica const&) noexcept {}
+  OwnReplica(OwnReplica&& other) noexcept : replica_(std::move(other.replica_)) {}
+  OwnReplica& operator=(OwnReplica other) noexcept {
+    std::swap(replica_, other.replica_);
+    return *this;
+  }
+  DistributedReplica<M>& get() {
+    if (!replica_) replica_ = std::make_unique<DistributedReplica<M>>();
+    return *replica_;
+  }
+
+ private:
+  std::unique_ptr<DistributedReplica<M>> replica_;
 };
 
-/// Throws Error on all processes where their modules differ.
+/// Throws Error on all processes where their modules, or what is asked for, differ.
 template <class M>
-void check_same_module(M const& net) {
+void check_same_module(M const& net, DistributedOptions const& options) {
   uint64_t hash = 14695981039346656037u;
   int64_t tensors = 0, elements = 0;
-  auto const mix = [&](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
+  List<void const*> states;
+  auto const mix = [&](auto word) { hash = (hash ^ static_cast<uint64_t>(word)) * 1099511628211u; };
+  mix(options.bucket_bytes);
+  mix(options.broadcast_buffers);
   for_each_state(net, [&]<class X>(std::string const& name, X const& x) {
     ++tensors;
     for (char c : name) mix(static_cast<unsigned char>(c));
     if constexpr (!std::is_same_v<X, nn::Counter>) {
       elements += x.size();
-      mix(static_cast<uint64_t>(dtype_of<value_of<X>>));
-      for (int64_t extent : x.shape()) mix(static_cast<uint64_t>(extent));
+      mix(static_cast<int>(dtype_of<value_of<X>>));
+      for (int64_t extent : x.shape()) mix(extent);
+    }
+    if constexpr (is_parameter<X>) {
+      mix(x.requires_grad());
+      std::size_t place = 0;
+      while (place < states.size() && states[place] != x.state()) ++place;
+      mix(place);
+      states.push_back(x.state());
     }
   });
   auto const word = static_cast<int64_t>(hash >> 1);
   Tensor<int64_t> extremes{word, -word};
   distributed::all_reduce(extremes, distributed::reduce_op::max);
   if (extremes.item(0) == word && extremes.item(1) == -word) return;
-  fail<Error>("DistributedDataParallel: the modules of the processes differ in the names, shapes or element types of their parameters and buffers; process ", distributed::rank(), " has ", tensors,
-              " of ", elements, " elements: make them in the same way");
+  fail<Error>("DistributedDataParallel: the modules of the processes differ in their options, or in the names, shapes or element types of their parameters and buffers, which are trained, or which are "
+              "one; process ",
+              distributed::rank(), " has ", tensors, " of ", elements, " elements: make them in the same way");
 }
-/// Parameters (and) buffers become those of the first process.
-template <bool Parameters, class M>
-void broadcast_state(M& net) {
-  for_each_held(net, []<class X>(X& x) {
-    if constexpr (is_parameter<X>) {
-      if constexpr (Parameters) distributed::broadcast(Tensor<value_of<X>, device_of<X>>(x.value()));
-    } else if constexpr (std::is_same_v<X, nn::Counter>) {
-      distributed::broadcast(Tensor<int64_t>(x.tensor()));
-    } else {
-      distributed::broadcast(x);
+
+/// Parameters become those of the first process.
+template <class M>
+void broadcast_parameters(M const& net) {
+  for_each_held(net, []<class X>(X const& x) {
+    if constexpr (is_parameter<X>) distributed::broadcast(Tensor<value_of<X>, device_of<X>>(x.value()));
+  });
+}
+/// The same of buffers: those of the host in one message, and written only where they differ, since a pending backward may need them.
+template <class M>
+void broadcast_buffers(M const& net, mpi::Channels& channels) {
+  int64_t bytes = 0;
+  auto const on_host = [](auto const& f) {
+    return [&f]<class X>(X const& held) {
+      if constexpr (std::is_same_v<X, nn::Counter>) {
+        Tensor<int64_t> count = held.tensor();
+        f(count);
+      } else if constexpr (!is_parameter<X>) {
+        X x = held;
+        if constexpr (is_immediate<device_of<X>>) f(x);
+      }
+    };
+  };
+  auto const size = [](auto const& x) { return x.size() * static_cast<int64_t>(sizeof(value_of<std::remove_cvref_t<decltype(x)>>)); };
+  auto const measure = [&](auto& x) { bytes += size(x); };
+  for_each_held(net, on_host(measure));
+  if (bytes > 0) {
+    Tensor<uint8_t> all = empty<uint8_t>({bytes});
+    int64_t at = 0;
+    bool const root = mpi::process().rank == 0;
+    auto const pack = [&](auto& x) {
+      auto const dense = x.contiguous();
+      if (size(x) > 0) std::memcpy(all.data() + at, std::as_const(dense).data(), static_cast<std::size_t>(size(x)));
+      at += size(x);
+    };
+    if (root) for_each_held(net, on_host(pack));
+    mpi::run_collective<Cpu>(channels, [&] { return mpi::Broadcast<uint8_t>{all.data(), bytes, 0}; });
+    at = 0;
+    auto const unpack = [&]<class T, class D>(Tensor<T, D>& x) {
+      Tensor<T, D> dense = x.contiguous();
+      auto const n = static_cast<std::size_t>(size(x));
+      bool const same = n == 0 || std::memcmp(all.data() + at, std::as_const(dense).data(), n) == 0;
+      if (!same) {
+        if (x.is_contiguous()) {
+          std::memcpy(mpi::written(x, "broadcast"), all.data() + at, n);
+        } else {
+          std::memcpy(dense.data(), all.data() + at, n);
+          x.assign(dense);
+        }
+      }
+      at += size(x);
+    };
+    if (!root) for_each_held(net, on_host(unpack));
+  }
+  for_each_held(net, [&]<class X>(X const& held) {
+    if constexpr (!is_parameter<X> && !std::is_same_v<X, nn::Counter>) {
+      X x = held;
+      if constexpr (!is_immediate<device_of<X>>) {
+        mpi::in_place(x, [&]<class T, class D>(Tensor<T, D>& dense) {
+          mpi::run_collective<D>(channels, [&] { return mpi::Broadcast<T>{mpi::received(dense, 0), dense.size(), 0}; });
+        });
+      }
     }
   });
 }
 
-template <class M, class... Xs>
-auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inputs) {
-  if (options.broadcast_buffers) broadcast_state<false>(net);
-  UsedParameters<M> const used(net, options);
-  return net(inputs...);
-}
-
-}  // namespace SITU_ABI_CUDA
-}  // namespace SITU_ABI_NCCL
-}  // namespace SITU_ABI_MPI
 }  // namespace detail
 
 /// A module whose gradients are averaged over all processes: DistributedDataParallel ddp{net}, on every process.
 ///
-/// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, state files (where names begin with "module.", as PyTorch's do) and
-/// learning::Trainer take it as any other. Where mpirun has not started the program, or nothing is recorded, it is net.
+/// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, and state files (where names begin with "module.", as PyTorch's do) take it as any other.
+/// Where mpirun has not started the program, or nothing is recorded, a call is net's.
 ///
-/// Making    net's parameters and buffers become those of the first process. All processes make it, as they do to(ddp, device).
+/// Making    net's parameters and buffers become those of the first process. All processes make it, with the same options; copies, clone(ddp) and to(ddp, device) send nothing.
 /// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
-/// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's call did not use count as zeros there. Without zero_grad() they are added up, as
-///           anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter directly, not through a call, as a penalty on its size, is not averaged.
-///           They cannot be differentiated again.
+/// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's pass does not reach count as zeros there; a pass that reaches no parameter
+///           at all leaves the others waiting. Without zero_grad() they are added up, as anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter
+///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward, and one
+///           thread makes them.
 /// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
+/// Files     all processes have the same weights: let one write them. learning::Trainer decides for its own process: give it `.checkpoint` in one, and neither validation nor patience that
+///           could end one process before the others.
 /// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
 ///           parameters.
 /// Cost      each parameter's gradient is copied into a bucket, and back; 2 (n - 1) / n times their bytes cross each way for n processes. On the host a thread of its own sends them: leave it a
@@ -324,45 +528,69 @@ auto run_distributed(M& net, DistributedOptions const& options, Xs const&... inp
 template <any_module M>
 class DistributedDataParallel {
  public:
-  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how) {
+  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how), group_(std::make_shared<detail::DistributedGroup>()) {
     if (how.bucket_bytes < 1) detail::fail<ShapeError>("DistributedDataParallel: buckets of ", how.bucket_bytes, " bytes were asked for; at least 1 is needed");
-    detail::check_same_module(module);
-    if (distributed::world_size() > 1) detail::broadcast_state<true>(module);
+    detail::check_same_module(module, how);
+    if (distributed::world_size() == 1) return;
+    detail::broadcast_parameters(module);
+    detail::broadcast_buffers(module, group_->channels);
   }
-  DistributedDataParallel(nn::from_members_t, M net) : DistributedDataParallel(std::move(net)) {}
+  DistributedDataParallel(nn::from_members_t, M net, DistributedOptions const& how, std::shared_ptr<detail::DistributedGroup> const& group)
+      : module(std::move(net)), options(how), group_(group) {}
 
   template <class... Xs>
   auto forward(Xs const&... inputs) const {
     using Output = decltype(module(inputs...));
-    if (!syncs_ || !detail::records_gradients || distributed::world_size() == 1) return module(inputs...);
-    return Output(detail::run_distributed(module, options, inputs...));
+    if (!averages()) return module(inputs...);
+    return Output(std::as_const(prepared())(inputs...));
+  }
+  template <class... Xs>
+  auto forward(Xs const&... inputs) {
+    if constexpr (requires(M const& net) { net.forward(inputs...); }) {
+      return std::as_const(*this).forward(inputs...);
+    } else {
+      using Output = decltype(module(inputs...));
+      if (!averages()) return module(inputs...);
+      Output output(prepared()(inputs...));
+      replica_.get().bring_back(module);
+      return output;
+    }
   }
 
-  /// Within the scope of what this gives, calls are those of the module: gradients are added up in this process, and averaged with those of the next call behind it.
+  /// Within the scope of what this gives, calls of this module and its copies are the module's: gradients are added up in this process, and averaged with those of the next call behind it.
   ///
   ///     { auto const alone = ddp.no_sync();  loss(ddp(first), …).backward(); }
   ///     loss(ddp(second), …).backward();                                           // the averages of both
-  auto no_sync() {
+  auto no_sync() const {
     class [[nodiscard]] NoSync {
      public:
-      explicit NoSync(bool& syncs) : syncs_(syncs), before_(std::exchange(syncs, false)) {}
+      explicit NoSync(std::shared_ptr<detail::DistributedGroup> group) : group_(std::move(group)) { ++group_->alone; }
       NoSync(NoSync const&) = delete;
       NoSync& operator=(NoSync const&) = delete;
-      ~NoSync() { syncs_ = before_; }
+      ~NoSync() { --group_->alone; }
 
      private:
-      bool& syncs_;
-      bool before_;
+      std::shared_ptr<detail::DistributedGroup> group_;
     };
-    return NoSync(syncs_);
+    return NoSync(group_);
   }
 
-  mutable M module;  ///< a call that records puts other Variables in the place of its parameters until it returns
+  M module;
   DistributedOptions options;
-  SITU_MODULE(module)
 
  private:
-  bool syncs_ = true;
+  std::shared_ptr<detail::DistributedGroup> group_;
+
+ public:
+  SITU_MODULE(module, options, group_)
+
+ private:
+  bool averages() const { return group_->alone == 0 && detail::records_gradients && distributed::world_size() > 1; }
+  M& prepared() const {
+    if (options.broadcast_buffers) detail::broadcast_buffers(module, group_->channels);
+    return replica_.get().refresh(module, options, group_);
+  }
+  mutable detail::OwnReplica<M> replica_;
 };
 
 namespace distributed {

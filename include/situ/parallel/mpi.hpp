@@ -1,8 +1,8 @@
 /// What collectives on host memory are made of: MPI, which is started when it is first needed and ended with the program, and a thread that runs collectives
 /// while the program computes.
 ///
-/// Each device has a communicator of its own, made when it is first used: collectives of one device keep their order, and those of several do not wait for
-/// each other. All of them run on threads of situ's or on the caller's, so MPI is asked for MPI_THREAD_MULTIPLE.
+/// Each device has a communicator of its own, made when it is first used, and so has each DistributedDataParallel: collectives of one keep their order, and those of several
+/// do not wait for each other. All of them run on threads of situ's or on the caller's, so MPI is asked for MPI_THREAD_MULTIPLE.
 #pragma once
 
 #include <situ/core/error.hpp>
@@ -20,6 +20,7 @@ enum class reduce_op : int { sum, avg, prod, min, max };
 
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include <pthread.h>
@@ -52,29 +53,54 @@ struct Job {
   virtual ~Job() = default;
   virtual void run() = 0;
 };
+inline void drop(Job* job) noexcept {
+  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
+}
 
-/// The communicator of a device; page-locked memory is the host's.
-struct Communicator {
+/// A way on which collectives keep their order: a communicator, and a thread on the host or a stream of a device.
+struct Channel {
   Place place;
-  MPI_Comm comm;
+  MPI_Comm comm = MPI_COMM_NULL;
+  std::shared_ptr<void> stream;  ///< of an asynchronous device, its Stream
+  bool has_thread = false, stopping = false;
+  pthread_t thread{};
+  Job *first = nullptr, *last = nullptr;  ///< those that wait, and the one that runs
+  Channel* next = nullptr;                ///< in the list of all
+  explicit Channel(Place of) : place(of) {}
+  Channel(Channel const&) = delete;
+  Channel& operator=(Channel const&) = delete;
+  ~Channel();
+};
+/// Channels of one user: one for each device.
+struct Channels {
+  int tag;  ///< of the first communicator, among those that are made at the same time
+  List<Channel*> all;
+  explicit Channels(int first_tag) : tag(first_tag) {}
+  Channels(Channels const&) = delete;
+  Channels& operator=(Channels const&) = delete;
+  ~Channels() {
+    for (Channel* channel : all) delete channel;
+  }
 };
 
 /// One per process.
 struct Process {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-  bool started = false, ours = false, has_thread = false, stopping = false;
+  bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
+  int groups = 0;   ///< of channels, beside the first ones
   MPI_Comm world = MPI_COMM_NULL;
-  pthread_t thread{};
-  Job *first = nullptr, *last = nullptr;  ///< those that wait
-  List<Communicator> communicators;
+  Channel* channels = nullptr;
+  Channels own{0};
+  List<Channel*> spare;  ///< made by two threads at once
 };
 SITU_PROCESS_STATE Process& process() {
   static Process* const process = new Process;  // what runs at the end of the program still needs it
   return *process;
 }
+/// Never held while MPI is called: what it waits for may need the lock here.
 class Lock {
  public:
   Lock() { ::pthread_mutex_lock(&process().mutex); }
@@ -84,6 +110,7 @@ class Lock {
 };
 /// For callers that hold the lock.
 inline void wait_for_change() { ::pthread_cond_wait(&process().changed, &process().mutex); }
+inline void tell_change() { ::pthread_cond_broadcast(&process().changed); }
 
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_call(char const* who, int status) {
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -95,40 +122,60 @@ inline void check(char const* who, int status) {
   if (status != MPI_SUCCESS) [[unlikely]] fail_call(who, status);
 }
 
-/// Ends what runs, and MPI if it was begun here.
-inline void finish() {
+// ---- the beginning and the end -----------------------------------------------------------------------------------------------------
+
+/// Waits for what is enqueued, and ends the threads. MPI calls it when it is about to be finalized, whoever finalizes it.
+inline int before_finalize(MPI_Comm, int, void*, void*) {
   Process& all = process();
-  bool joins = false;
+  List<pthread_t> threads;
   {
     Lock const lock;
     while (all.pending > 0) wait_for_change();
-    joins = std::exchange(all.has_thread, false);
-    all.stopping = true;
-    ::pthread_cond_broadcast(&all.changed);
+    all.ended = true;
+    for (Channel* channel = all.channels; channel; channel = channel->next) {
+      if (std::exchange(channel->has_thread, false)) threads.push_back(channel->thread);
+      channel->stopping = true;
+    }
+    tell_change();
   }
-  if (joins) ::pthread_join(all.thread, nullptr);
+  for (pthread_t thread : threads) ::pthread_join(thread, nullptr);
+  return MPI_SUCCESS;
+}
+/// At the end of a program that did not start MPI itself. One that fails ends all others, which would wait for it.
+inline void finish(int status) {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (all.ours && !finalized) MPI_Finalize();
+  if (finalized) return;
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_Finalize();
 }
+#if defined(__GLIBC__)
+inline void finish_with(int status, void*) { finish(status); }
+#else
+inline void finish_anyhow() { finish(0); }
+#endif
 
-/// Starts MPI if nobody has. For callers that hold the lock. Throws Error.
+/// Starts MPI if nobody has. For callers that hold the lock: nothing is enqueued yet. Throws Error.
 __attribute__((noinline, cold)) inline void start_locked() {
   Process& all = process();
   int initialized = 0, finalized = 0, provided = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (finalized) fail<Error>("distributed: MPI has been finalized, and cannot be started again; call MPI_Finalize behind the last collective");
-  if (initialized) {
+  if (!finalized && initialized) {
     MPI_Query_thread(&provided);
-  } else {
+  } else if (!finalized) {
     check("distributed: MPI_Init_thread", MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
     all.ours = true;
-    std::atexit([] { finish(); });
+#if defined(__GLIBC__)
+    ::on_exit(&finish_with, nullptr);
+#else
+    std::atexit(&finish_anyhow);
+#endif
   }
-  if (provided < MPI_THREAD_MULTIPLE) {
-    fail<Error>("distributed: MPI was started for one thread, and collectives run beside the program: ",
-                initialized ? "start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), or leave that to situ" : "use an MPI library that offers MPI_THREAD_MULTIPLE");
+  if (finalized || provided < MPI_THREAD_MULTIPLE) {
+    fail<Error>("distributed: ", finalized ? "MPI has been finalized, and cannot be started again: call MPI_Finalize behind the last collective"
+                                 : initialized ? "MPI was started for one thread, and collectives run beside the program: start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), or leave that to situ"
+                                               : "this MPI library does not offer MPI_THREAD_MULTIPLE, and collectives run beside the program: use another one");
   }
   check("distributed: MPI_Comm_dup", MPI_Comm_dup(MPI_COMM_WORLD, &all.world));
   MPI_Comm_set_errhandler(all.world, MPI_ERRORS_RETURN);
@@ -138,6 +185,9 @@ __attribute__((noinline, cold)) inline void start_locked() {
   check("distributed: MPI_Comm_split_type", MPI_Comm_split_type(all.world, MPI_COMM_TYPE_SHARED, all.rank, MPI_INFO_NULL, &node));
   MPI_Comm_rank(node, &all.local_rank);
   MPI_Comm_free(&node);
+  int key = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &before_finalize, &key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
   all.started = true;
 }
 inline Process& started_process() {
@@ -146,20 +196,106 @@ inline Process& started_process() {
   if (!all.started) start_locked();
   return all;
 }
-
-/// The communicator of a device. All processes make it when they first use that device: on the program's threads, not on a device's.
-inline MPI_Comm communicator(Place place) {
+/// For a collective: who they are is known when MPI has ended, too.
+inline Process& running_process() {
   Process& all = started_process();
-  if (place.is_host()) place = {};
-  Lock const lock;
-  for (Communicator const& each : all.communicators) {
-    if (each.place == place) return each.comm;
+  if (__atomic_load_n(&all.ended, __ATOMIC_RELAXED)) fail<Error>("distributed: a collective was called when MPI had been finalized; call MPI_Finalize behind the last one");
+  return all;
+}
+
+// ---- channels --------------------------------------------------------------------------------------------------------------------------
+
+/// The thread of a channel: what is enqueued, in that order.
+inline void* run_jobs(void* which) {
+  auto& channel = *static_cast<Channel*>(which);
+  Process& all = process();
+  ::pthread_mutex_lock(&all.mutex);
+  for (;;) {
+    while (!channel.first && !channel.stopping) wait_for_change();
+    Job* const job = channel.first;
+    if (!job) break;
+    ::pthread_mutex_unlock(&all.mutex);
+    try {
+      job->run();
+    } catch (...) {
+      job->failure = std::current_exception();
+    }
+    ::pthread_mutex_lock(&all.mutex);
+    channel.first = job->next;
+    if (!channel.first) channel.last = nullptr;
+    job->done = true;
+    --all.pending;
+    tell_change();
+    ::pthread_mutex_unlock(&all.mutex);
+    drop(job);  // which may end tensors
+    ::pthread_mutex_lock(&all.mutex);
   }
+  ::pthread_mutex_unlock(&all.mutex);
+  return nullptr;
+}
+/// Waits for what is enqueued on it.
+inline Channel::~Channel() {
+  Process& all = process();
+  bool joins = false, ended = false;
+  {
+    Lock const lock;
+    while (first) wait_for_change();
+    joins = std::exchange(has_thread, false);
+    stopping = true;
+    for (Channel** at = &all.channels; *at; at = &(*at)->next) {
+      if (*at == this) {
+        *at = next;
+        break;
+      }
+    }
+    ended = all.ended;
+    tell_change();
+  }
+  if (joins) ::pthread_join(thread, nullptr);
+  if (!ended && comm != MPI_COMM_NULL) MPI_Comm_free(&comm);
+}
+
+/// For callers that hold the lock; waits where another thread makes it.
+inline Channel* find_channel(Channels const& channels, Place place) {
+  Channel* found = nullptr;
+  for (Channel* channel : channels.all) {
+    if (channel->place == place) found = channel;
+  }
+  while (found && found->comm == MPI_COMM_NULL) wait_for_change();
+  return found;
+}
+/// The channel of a device, which all processes make when they first use it: threads may do so for several at the same time. make_stream() gives its stream.
+template <class F>
+Channel& channel_of(Channels& channels, Place place, F const& make_stream) {
+  Process& all = running_process();
+  if (place.is_host()) place = {};
+  {
+    Lock const lock;
+    if (Channel* const found = find_channel(channels, place)) return *found;
+  }
+  std::shared_ptr<void> stream = make_stream();
+  auto* const channel = new Channel(place);
+  channel->stream = std::move(stream);
+  {
+    Lock const lock;
+    Channel* const found = find_channel(channels, place);
+    (found ? all.spare : channels.all).push_back(channel);
+    if (found) return *found;
+    channel->next = std::exchange(all.channels, channel);
+  }
+  MPI_Group everybody = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
-  check("distributed: MPI_Comm_dup", MPI_Comm_dup(all.world, &comm));
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  all.communicators.push_back({place, comm});
-  return comm;
+  MPI_Comm_group(all.world, &everybody);
+  int const status = MPI_Comm_create_group(all.world, everybody, channels.tag + 512 * static_cast<int>(place.kind) + place.ordinal, &comm);
+  MPI_Group_free(&everybody);
+  if (status == MPI_SUCCESS) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  {
+    Lock const lock;
+    channel->comm = status == MPI_SUCCESS ? comm : all.world;  // nothing works any more, but nobody waits for it
+    tell_change();
+  }
+  check("distributed: MPI_Comm_create_group", status);
+  return *channel;
 }
 
 /// Counts a collective that is enqueued, from its making to its end: the program ends behind it.
@@ -175,68 +311,39 @@ class Pending {
     if (!counts_) return;
     Lock const lock;
     --process().pending;
-    ::pthread_cond_broadcast(&process().changed);
+    tell_change();
   }
 
  private:
   bool counts_ = true;
 };
 
-inline void drop(Job* job) noexcept {
-  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
-}
-
-/// The thread: what is enqueued, in that order.
-inline void* run_jobs(void*) {
-  Process& all = process();
-  ::pthread_mutex_lock(&all.mutex);
-  for (;;) {
-    while (!all.first && !all.stopping) wait_for_change();
-    Job* const job = all.first;
-    if (!job) break;
-    ::pthread_mutex_unlock(&all.mutex);
-    try {
-      job->run();
-    } catch (...) {
-      job->failure = std::current_exception();
-    }
-    ::pthread_mutex_lock(&all.mutex);
-    all.first = job->next;
-    if (!all.first) all.last = nullptr;
-    job->done = true;
-    --all.pending;
-    ::pthread_cond_broadcast(&all.changed);
-    drop(job);
-  }
-  ::pthread_mutex_unlock(&all.mutex);
-  return nullptr;
-}
 /// Enqueues a job, whose second reference is the queue's. Throws Error, and the job is the caller's.
-inline void enqueue_job(Job* job) {
-  Process& all = started_process();
+inline void enqueue_job(Channel& channel, Job* job) {
   Lock const lock;
-  if (!all.has_thread) {
-    if (::pthread_create(&all.thread, nullptr, &run_jobs, nullptr) != 0) fail<Error>("distributed: the system has no thread for collectives");
-    all.has_thread = true;
+  if (!channel.has_thread) {
+    if (::pthread_create(&channel.thread, nullptr, &run_jobs, &channel) != 0) fail<Error>("distributed: the system has no thread for collectives");
+    channel.has_thread = true;
   }
-  (all.last ? all.last->next : all.first) = job;
-  all.last = job;
-  ++all.pending;
-  ::pthread_cond_broadcast(&all.changed);
+  (channel.last ? channel.last->next : channel.first) = job;
+  channel.last = job;
+  ++process().pending;
+  tell_change();
 }
-/// Waits for a job, and throws what it threw.
+/// Waits for a job, and throws what it threw, once.
 inline void wait(Job& job) {
+  std::exception_ptr failure;
   {
     Lock const lock;
     while (!job.done) wait_for_change();
+    std::swap(failure, job.failure);
   }
-  if (job.failure) std::rethrow_exception(std::exchange(job.failure, nullptr));
+  if (failure) std::rethrow_exception(failure);
 }
 /// Waits for all that is enqueued: what comes next runs on the calling thread.
-inline void drain() {
-  Process& all = started_process();
+inline void drain(Channel& channel) {
   Lock const lock;
-  while (all.first) wait_for_change();
+  while (channel.first) wait_for_change();
 }
 
 // ---- types and operations --------------------------------------------------------------------------------------------------------

@@ -81,8 +81,7 @@ inline void load_nccl() {
 }
 
 /// The communicator of a GPU, which all processes make when they first use one: the first of them tells the others where to meet.
-inline void* nccl_communicator(int device) {
-  MPI_Comm const meeting = mpi::communicator({device_kind::cuda, device});
+inline void* nccl_communicator(int device, MPI_Comm meeting) {
   NcclState& state = nccl_state();
   MutexLock const lock(state.mutex);
   for (int k = 0; k < state.count; ++k) {
