@@ -6,6 +6,7 @@
 #include <ctime>
 #include <limits>
 #include <sstream>
+#include <thread>
 
 #include <situ/autograd/backward.hpp>
 #include <situ/autograd/checkpoint.hpp>
@@ -139,6 +140,48 @@ struct Sections {
   auto forward(Tensor<double> const& x) const {
     return b(checkpoint([this](auto const& h) { return tanh(a(h)); }, Variable<double>(x)));
   }
+  SITU_MODULE(a, b)
+};
+/// The first layer once more behind a section that is run again.
+struct Again {
+  nn::Linear<double> a{4, 4};
+  auto forward(Tensor<double> const& x) const {
+    return a(checkpoint([this](auto const& h) { return tanh(a(h)); }, Variable<double>(x)));
+  }
+  SITU_MODULE(a)
+};
+/// One element type in some processes, the other in others.
+struct TwoTypes {
+  nn::Linear<float> a{4, 3};
+  nn::Linear<double> b{4, 3};
+  auto forward(Tensor<double> const& x, bool first) const { return first ? Variable<double>(sum(a(cast<float>(x))).to<double>()) : Variable<double>(sum(b(x))); }
+  SITU_MODULE(a, b)
+};
+struct Masked {
+  nn::Linear<double> a{4, 3};
+  Tensor<double> mask{1, 2, 3};
+  auto forward(Tensor<double> const& x) const { return a(x) * mask; }
+  SITU_MODULE(a, mask)
+};
+/// Changes itself.
+struct Counting {
+  nn::Linear<double> a{4, 3};
+  int calls = 0;
+  auto forward(Tensor<double> const& x) { return ++calls, a(x); }
+  SITU_MODULE(a, calls)
+};
+/// Fails in a pass, on its way to a.
+struct Failing {
+  static inline bool fails = false;
+  static auto forward(autograd::Context&, Tensor<double> const& x) { return x + 0; }
+  static auto backward(autograd::Context&, Tensor<double> const& g) {
+    if (fails) throw Error("failed");
+    return g;
+  }
+};
+struct Breakable {
+  nn::Linear<double> a{4, 3}, b{3, 2};
+  auto forward(Tensor<double> const& x) const { return b(autograd::apply<Failing>(a(x))); }
   SITU_MODULE(a, b)
 };
 struct Thrower {
@@ -292,6 +335,14 @@ TEST_CASE("collectives beside the program keep their order, and what comes behin
   second.wait();
   first.wait();
   first.wait();
+  Tensor<float> large = full<float>({512, 1024}, 1);
+  auto third = distributed::all_reduce_async(large);
+  distributed::all_reduce(large, reduce_op::avg);
+  auto fourth = distributed::all_reduce_async(large, reduce_op::avg);
+  distributed::all_reduce(large.t());
+  CHECK((static_cast<double>(min(large).item()) == n * n && static_cast<double>(max(large).item()) == n * n));
+  auto last = distributed::all_reduce_async(from_blob(new float[6](), {6}, {1}, [](float* p) { delete[] p, (void)distributed::rank(); }));
+  last.wait();
   CHECK((min(a).item() == n * (n + 1) / 2.0 && max(a).item() == n * (n + 1) / 2.0));
   CHECK((b(6) == 2.0 * (n - 1) && c(0) == n * (n - 1) / 2.0));
   Tensor<double> turned = ones<double>({2, 3}).t();
@@ -461,14 +512,122 @@ TEST_CASE("gradients leave before the layers below are looked at") {
   CHECK(sums - Watch::before == (processes() > 1 ? 4 : 0));
 }
 
-TEST_CASE("sections that are run again are averaged") {
-  Sections net;
+TEST_CASE("sections that are run again are averaged, whatever reads their parameters besides") {
+  auto const check = [](auto const& net) {
+    DistributedDataParallel ddp{net, {.bucket_bytes = 1}};
+    auto const alone = clone(net);
+    Tensor<double> const x = batch(11, 4);
+    Variable<double> const whole = sum(square(alone(x))) / processes();
+    Tensor<double> const wanted = grad(whole, alone.a.weight, retain_graph);
+    CHECK(distance(grad(sum(square(ddp(part(x)))), net.a.weight), wanted) < 1e-13);
+    sum(square(ddp(part(x)))).backward();
+    whole.backward();
+    CHECK(gradient_distance(net, alone) < 1e-13);
+  };
+  check(Sections());
+  check(Again());
+}
+
+TEST_CASE("processes may use other parts of several modules, and other element types") {
+  Choice<Cpu> one, two;
+  DistributedDataParallel first{one, {.bucket_bytes = 1}}, second{two, {.bucket_bytes = 1}};
+  Choice<Cpu> const a = clone(one), b = clone(two);
+  Tensor<double> const x = ones<double>({2, 4});
+  auto const loss = [&](auto const& f, auto const& g, int r) { return Variable<double>(sum(f(x, r % 2)) + 10 * sum(g(x, (r + 1) % 2))); };
+  loss(first, second, me()).backward();
+  for (int r = 0; r < processes(); ++r) (loss(a, b, r) / processes()).backward();
+  auto const same = [](nn::Linear<double> const& x, nn::Linear<double> const& y) { return !y.weight.has_grad() || distance(x.weight.grad(), y.weight.grad()) < 1e-13; };
+  CHECK((same(one.first, a.first) && same(one.second, a.second) && same(two.first, b.first) && same(two.second, b.second)));
+
+  TwoTypes types;
+  DistributedDataParallel both{types};
+  both(x, me() == 0).backward();
+  CHECK(types.a.weight.grad()(0, 0) == doctest::Approx(2.0 / processes()));
+  if (processes() > 1) CHECK(types.b.weight.grad()(0, 0) == doctest::Approx(2.0 * (processes() - 1) / processes()));
+}
+
+TEST_CASE("constant buffers are not written between a call and its backward") {
+  Masked net;
+  if (me() > 0) net.mask.assign(7);
   DistributedDataParallel ddp{net};
-  Sections const alone = clone(net);
-  Tensor<double> const x = batch(11, 4);
-  sum(ddp(part(x))).backward();
-  (sum(alone(x)) / processes()).backward();
-  CHECK(gradient_distance(net, alone) < 1e-14);
+  CHECK(net.mask.to_vector() == std::vector<double>{1, 2, 3});
+  Tensor<double> const x = ones<double>({2, 4});
+  (sum(ddp(x)) + sum(ddp(x * 2))).backward();
+  CHECK(net.a.bias->grad().to_vector() == std::vector<double>{4, 8, 12});
+}
+
+TEST_CASE("what a pass that fails was to be added to is still there") {
+  Breakable net;
+  DistributedDataParallel ddp{net, {.bucket_bytes = 1}};
+  Tensor<double> const x = ones<double>({2, 4});
+  sum(ddp(x)).backward();
+  Tensor<double> const before = net.b.weight.grad().clone();
+  Failing::fails = true;
+  CHECK(thrown<Error>([&] { sum(ddp(x)).backward(); }) == "failed");
+  Failing::fails = false;
+  CHECK((net.a.weight.has_grad() && distance(net.b.weight.grad(), before) == 0));
+  sum(ddp(x)).backward();
+  CHECK(distance(net.b.weight.grad(), before * 2) < 1e-14);
+}
+
+TEST_CASE("copies and moved modules send nothing, and share what no_sync says") {
+  Net<Cpu> net;
+  DistributedDataParallel ddp{net, {.bucket_bytes = 8, .broadcast_buffers = false}};
+  if (me() == 0) {
+    auto const there = to(ddp, Emulated<0>{});
+    CHECK((there.options.bucket_bytes == 8 && !there.options.broadcast_buffers));
+  }
+  Tensor<double> const x = part(batch(12, 4));
+  int const before = sums;
+  {
+    auto const guard = std::as_const(ddp).no_sync();
+    auto const copy = clone(ddp);
+    sum(copy(x)).backward();
+    CHECK(sums == before);
+  }
+  auto const later = clone(ddp);
+  sum(later(x)).backward();
+  CHECK((sums > before) == (processes() > 1));
+  auto const there = to(ddp, Emulated<0>{});
+  Net<Cpu> const alone = clone(net);
+  sum(there(x.to(Emulated<0>{}))).backward();
+  (sum(alone(batch(12, 4))) / processes()).backward();
+  CHECK(gradient_distance(there.module, alone) < 1e-14);
+}
+
+TEST_CASE("what a call changes in its module stays") {
+  Counting net;
+  DistributedDataParallel ddp{net};
+  auto* const state = ddp.module.a.weight.state();
+  for (int k = 0; k < 3; ++k) sum(ddp(ones<double>({2, 4}))).backward();
+  CHECK((ddp.module.calls == 3 && ddp.module.a.weight.state() == state));
+  CHECK(net.a.bias->grad()(0) == doctest::Approx(6));
+}
+
+TEST_CASE("other threads may call a module that is trained, without recording, and devices may be used first by several") {
+  Net<Cpu> net;
+  DistributedDataParallel const ddp{net};
+  std::atomic<bool> ends{false};
+  int wrong = 0;
+  std::thread reader([&] {
+    no_grad const guard;
+    while (!ends) wrong += ddp(ones<double>({2, 4})).shape() != Shape{2, 3};
+  });
+  for (int k = 0; k < 200; ++k) sum(ddp(ones<double>({2, 4}))).backward();
+  ends = true;
+  reader.join();
+  CHECK(wrong == 0);
+
+  auto const use = []<class D>(D device) {
+    Tensor<int64_t, D> x = full<int64_t>({3}, D::ordinal + 1, device);
+    distributed::all_reduce(x);
+    return x.cpu()(2) == processes() * (D::ordinal + 1);
+  };
+  emulated::configure({.devices = 6});
+  bool a = false, b = false;
+  std::thread one([&] { me() % 2 == 0 ? a = use(Emulated<4>{}) : b = use(Emulated<5>{}); }), two([&] { me() % 2 == 0 ? b = use(Emulated<5>{}) : a = use(Emulated<4>{}); });
+  one.join(), two.join();
+  CHECK((a && b));
 }
 
 TEST_CASE("a module that throws keeps its parameters") {
@@ -485,6 +644,8 @@ TEST_CASE("modules that differ are refused everywhere") {
   nn::Linear<float> net{3, me() == 0 ? 4 : 5};
   if (processes() > 1) CHECK(thrown<Error>([&] { DistributedDataParallel ddp{net}; }).find("the modules of the processes differ") != std::string::npos);
   nn::Linear<float> same{3, 4};
+  same.weight.requires_grad(me() == 0);
+  if (processes() > 1) CHECK(thrown<Error>([&] { DistributedDataParallel ddp{same}; }).find("the modules of the processes differ") != std::string::npos);
   CHECK(thrown<ShapeError>([&] { DistributedDataParallel ddp{same, {.bucket_bytes = 0}}; }) != "");
 }
 
@@ -502,4 +663,11 @@ TEST_CASE("shares of a dataset are of one size, and leave nothing out") {
     }
   }
   CHECK(thrown<ShapeError>([] { (void)distributed::share(data::TensorDataset(arange<int64_t>(0))); }) != "");
+}
+
+/// Run by a test of its own, which looks for the end.
+TEST_CASE("a process that fails ends all" * doctest::skip()) {
+  distributed::barrier();
+  if (me() == 1) std::exit(3);
+  distributed::barrier();
 }

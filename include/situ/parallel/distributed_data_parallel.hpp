@@ -355,7 +355,15 @@ class DistributedReplica {
       }
     });
     std::reverse(exchange_->slots.begin(), exchange_->slots.end());
-    [&]<class... Vs>(Types<Vs...>) { cut<Vs...>(options.bucket_bytes); }(typename parameter_types_in<Types<>, M>::type{});
+    [&]<class... Vs>(Types<Vs...>) {
+      cut<Vs...>(options.bucket_bytes);
+      (prepare_channel<device_of<Vs>>(group->channels), ...);
+    }(typename parameter_types_in<Types<>, M>::type{});
+  }
+  /// All processes make it in this call: passes may send what they have to several in any order.
+  template <class D>
+  static void prepare_channel(mpi::Channels& channels) {
+    if constexpr (mpi::is_in_place<D>) mpi::channel_on<D>(mpi::is_cuda<D> ? mpi::process().own : channels);
   }
   /// Parameters of a type follow each other into a bucket until it is full.
   template <class... Vs>
@@ -541,8 +549,10 @@ class DistributedDataParallel {
   template <class... Xs>
   auto forward(Xs const&... inputs) const {
     using Output = decltype(module(inputs...));
-    if (!averages()) return module(inputs...);
-    return Output(std::as_const(prepared())(inputs...));
+    if constexpr (has_parameters) {
+      if (averages()) return Output(std::as_const(prepared())(inputs...));
+    }
+    return Output(module(inputs...));
   }
   template <class... Xs>
   auto forward(Xs const&... inputs) {
@@ -550,10 +560,14 @@ class DistributedDataParallel {
       return std::as_const(*this).forward(inputs...);
     } else {
       using Output = decltype(module(inputs...));
-      if (!averages()) return module(inputs...);
-      Output output(prepared()(inputs...));
-      replica_.get().bring_back(module);
-      return output;
+      if constexpr (has_parameters) {
+        if (averages()) {
+          Output output(prepared()(inputs...));
+          replica_.get().bring_back(module);
+          return output;
+        }
+      }
+      return Output(module(inputs...));
     }
   }
 
@@ -585,6 +599,7 @@ class DistributedDataParallel {
   SITU_MODULE(module, options, group_)
 
  private:
+  static constexpr bool has_parameters = detail::parameter_types_in<detail::Types<>, M>::type::count > 0;
   bool averages() const { return group_->alone == 0 && detail::records_gradients && distributed::world_size() > 1; }
   M& prepared() const {
     if (options.broadcast_buffers) detail::broadcast_buffers(module, group_->channels);
