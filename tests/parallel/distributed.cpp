@@ -207,7 +207,8 @@ double distance(A const& a, B const& b) {
 }
 template <class M, class N>
 double gradient_distance(M const& a, N const& b) {
-  auto const x = parameters(a), y = parameters(b);
+  auto const x = parameters(a);
+  auto const y = parameters(b);
   double worst = 0;
   for (std::size_t k = 0; k < x.size(); ++k) worst = std::max(worst, distance(x[k].grad(), y[k].grad()));
   return worst;
