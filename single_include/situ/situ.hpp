@@ -67108,9 +67108,9 @@ template <class T, class D>
 struct UsedParameter final : State<T, D> {
   Node* edge[1];
   ExchangeSlot<T, D>& slot;  ///< the exchange's
-  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t depth) : State<T, D>("DistributedDataParallel", Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
+  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t least) : State<T, D>("DistributedDataParallel", Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
     connect_input(*this, 0, &all);
-    if (this->depth < depth) this->depth = depth;
+    if (this->depth < least) this->depth = least;
     this->saves_nothing = true;
   }
   ~UsedParameter() override { drop_inputs(*this); }
