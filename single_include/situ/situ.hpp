@@ -67399,6 +67399,7 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 /// A module whose gradients are averaged over all processes: DistributedDataParallel ddp{net}, on every process.
 ///
 /// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, and state files (where names begin with "module.", as PyTorch's do) take it as any other.
+/// learning::Trainer trains it in all processes, each with its share of the samples: losses and metrics are averages, by which all decide alike, and the first process shows progress and writes files.
 /// Where mpirun has not started the program, or nothing is recorded, a call is net's.
 ///
 /// Making    net's parameters and buffers become those of the first process. All processes make it, with the same options; copies, clone(ddp) and to(ddp, device) send nothing.
@@ -67408,8 +67409,7 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 ///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward, and one
 ///           thread makes them.
 /// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
-/// Files     all processes have the same weights: let one write them. learning::Trainer decides for its own process: give it `.checkpoint` in one, and neither validation nor patience that
-///           could end one process before the others.
+/// Files     all processes have the same weights: let one write them.
 /// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
 ///           parameters.
 /// Cost      each parameter's gradient is copied into a bucket, and back; 2 (n - 1) / n times their bytes cross each way for n processes. On the host a thread of its own sends them: leave it a
@@ -67470,6 +67470,15 @@ class DistributedDataParallel {
     };
     return NoSync(group_);
   }
+
+  /// Makes numbers their averages over all processes.
+  void average_over_processes(double* numbers, int64_t count) const {
+    Tensor<double> all = empty<double>({count});
+    std::copy(numbers, numbers + count, all.data());
+    distributed::all_reduce(all, distributed::reduce_op::avg);
+    std::copy(all.data(), all.data() + count, numbers);
+  }
+  bool is_first_process() const { return distributed::rank() == 0; }
 
   M module;
   DistributedOptions options;
@@ -71582,7 +71591,8 @@ class TrainingRun {
 
   learning::History history;
 
-  TrainingRun(learning::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  /// `writes`: whether it shows progress and writes files, which of several processes one does.
+  explicit TrainingRun(learning::TrainerOptions const& options, bool writes = true) : options_(options), progress_(writes ? options.progress : nullptr, options.epochs), writes_(writes) {}
   TrainingRun(TrainingRun const&) = delete;
   TrainingRun& operator=(TrainingRun const&) = delete;
 
@@ -71590,7 +71600,7 @@ class TrainingRun {
   /// Throws    IoError when there is a checkpoint to go on from that is of something else, and for files that cannot be written; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
     for (std::string const* each : {&options_.checkpoint, &options_.csv, &options_.svg}) {
-      if (!each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
+      if (writes_ && !each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
     }
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
@@ -71619,6 +71629,7 @@ class TrainingRun {
     look_at_patience();
     bring_home();
     progress_.epoch(epoch, history);
+    if (!writes_) return;
     if (!options_.checkpoint.empty()) save();
     if (!options_.csv.empty()) history.save_csv(options_.csv);
     if (!options_.svg.empty()) history.save_svg(options_.svg);
@@ -71702,6 +71713,7 @@ class TrainingRun {
 
   learning::TrainerOptions const& options_;
   Progress progress_;
+  bool writes_;
   Tensors model_, home_, best_;
   void const* others_ = nullptr;
   void (*add_others_)(void const*, Tensors&) = nullptr;
@@ -71797,6 +71809,22 @@ auto number_of(E const& e) {
 }
 template <class E>
 using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
+
+/// Of a network that several processes train, whether this is the one that shows progress and writes files.
+template <class M>
+bool is_first_of_processes([[maybe_unused]] M const& model) {
+  if constexpr (requires { model.is_first_process(); }) return model.is_first_process();
+  else return true;
+}
+/// What they decide by is the same for all of them: averages of what each has measured.
+template <class M>
+void agree(M const& model, learning::Epoch& epoch) {
+  double numbers[] = {epoch.loss, epoch.validation_loss, epoch.metric};
+  if constexpr (requires { model.average_over_processes(numbers, 3); }) {
+    model.average_over_processes(numbers, 3);
+    epoch.loss = numbers[0], epoch.validation_loss = numbers[1], epoch.metric = numbers[2];
+  }
+}
 
 }  // namespace detail
 
@@ -71905,7 +71933,7 @@ class Trainer {
     optim::GradScaler scaler;
     auto const weights = parameters(model);
 
-    detail::TrainingRun run(options_);
+    detail::TrainingRun run(options_, detail::is_first_of_processes(model));
     if constexpr (requires { Metric::name; }) run.history.metric_name = Metric::name;
     detail::TrainingRun::Tensors home;
     if constexpr (!std::is_same_v<detail::module_device<Net>, D>) home = io::named_state(net);
@@ -71964,6 +71992,7 @@ class Trainer {
       optimizer.zero_grad();
       if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
+      detail::agree(model, epoch);
       run.end_epoch(epoch);
     }
     run.end();

@@ -21,6 +21,7 @@
 #include <situ/optim/sgd.hpp>
 #include <situ/parallel/collectives.hpp>
 #include <situ/parallel/distributed_data_parallel.hpp>
+#include <situ/train/trainer.hpp>
 #include <support/devices.hpp>
 
 using namespace situ;
@@ -664,6 +665,23 @@ TEST_CASE("shares of a dataset are of one size, and leave nothing out") {
     }
   }
   CHECK(thrown<ShapeError>([] { (void)distributed::share(data::TensorDataset(arange<int64_t>(0))); }) != "");
+}
+
+TEST_CASE("a Trainer decides the same in all processes, and one of them writes files") {
+  std::string const file = "distributed_run_" + std::to_string(processes()) + "_" + std::to_string(me()) + ".csv";
+  std::remove(file.c_str());
+  Net<Cpu> net;
+  DistributedDataParallel ddp{net};
+  // What helps in one process harms in the next one: alone, they would stop in different epochs.
+  Tensor<double> const x = batch(20, 4), y = batch(21, 3);
+  data::TensorDataset const samples{part(x), part(y)}, judged{part(x), Tensor<double>(part(y) * (me() % 2 == 0 ? 1.0 : -2.0))};
+  learning::Trainer<Cpu> const trainer{{.epochs = 12, .batch_size = 2, .patience = 2, .restore_best = true, .csv = file, .progress = nullptr}};
+  auto const history = trainer.fit(
+      ddp, samples, judged, [](auto const& output, auto const& wanted) { return nn::mse_loss(output, wanted); }, [](auto& model) { return optim::SGD{model, {.lr = 0.3}}; });
+  Tensor<double> const facts = distributed::all_gather(Tensor<double>{{static_cast<double>(history.epochs.size()), static_cast<double>(history.best_epoch), history.epochs.back().validation_loss,
+                                                                       history.epochs.back().loss, static_cast<double>(sum(net.fc1.weight.value()).item())}});
+  for (int r = 0; r < processes(); ++r) CHECK(distance(facts[r], facts[0]) == 0);
+  CHECK((std::remove(file.c_str()) == 0) == (me() == 0));
 }
 
 /// Run by a test of its own, which looks for the end.

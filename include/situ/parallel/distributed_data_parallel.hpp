@@ -517,6 +517,7 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 /// A module whose gradients are averaged over all processes: DistributedDataParallel ddp{net}, on every process.
 ///
 /// It is a module on net's device, and shares the parameters and buffers of net: optimisers, `train()`, and state files (where names begin with "module.", as PyTorch's do) take it as any other.
+/// learning::Trainer trains it in all processes, each with its share of the samples: losses and metrics are averages, by which all decide alike, and the first process shows progress and writes files.
 /// Where mpirun has not started the program, or nothing is recorded, a call is net's.
 ///
 /// Making    net's parameters and buffers become those of the first process. All processes make it, with the same options; copies, clone(ddp) and to(ddp, device) send nothing.
@@ -526,8 +527,7 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 ///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward, and one
 ///           thread makes them.
 /// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
-/// Files     all processes have the same weights: let one write them. learning::Trainer decides for its own process: give it `.checkpoint` in one, and neither validation nor patience that
-///           could end one process before the others.
+/// Files     all processes have the same weights: let one write them.
 /// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
 ///           parameters.
 /// Cost      each parameter's gradient is copied into a bucket, and back; 2 (n - 1) / n times their bytes cross each way for n processes. On the host a thread of its own sends them: leave it a
@@ -588,6 +588,15 @@ class DistributedDataParallel {
     };
     return NoSync(group_);
   }
+
+  /// Makes numbers their averages over all processes.
+  void average_over_processes(double* numbers, int64_t count) const {
+    Tensor<double> all = empty<double>({count});
+    std::copy(numbers, numbers + count, all.data());
+    distributed::all_reduce(all, distributed::reduce_op::avg);
+    std::copy(all.data(), all.data() + count, numbers);
+  }
+  bool is_first_process() const { return distributed::rank() == 0; }
 
   M module;
   DistributedOptions options;

@@ -23,7 +23,8 @@ class TrainingRun {
 
   learning::History history;
 
-  TrainingRun(learning::TrainerOptions const& options) : options_(options), progress_(options.progress, options.epochs) {}
+  /// `writes`: whether it shows progress and writes files, which of several processes one does.
+  explicit TrainingRun(learning::TrainerOptions const& options, bool writes = true) : options_(options), progress_(writes ? options.progress : nullptr, options.epochs), writes_(writes) {}
   TrainingRun(TrainingRun const&) = delete;
   TrainingRun& operator=(TrainingRun const&) = delete;
 
@@ -31,7 +32,7 @@ class TrainingRun {
   /// Throws    IoError when there is a checkpoint to go on from that is of something else, and for files that cannot be written; nothing is changed then.
   [[gnu::cold]] void begin(Tensors model, Tensors home, void const* others, void (*add_others)(void const*, Tensors&)) {
     for (std::string const* each : {&options_.checkpoint, &options_.csv, &options_.svg}) {
-      if (!each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
+      if (writes_ && !each->empty()) OutputFile const would_be_written({"Trainer", each->c_str()});  // said now rather than after an epoch
     }
     model_.swap(model), home_.swap(home);
     others_ = others, add_others_ = add_others;
@@ -60,6 +61,7 @@ class TrainingRun {
     look_at_patience();
     bring_home();
     progress_.epoch(epoch, history);
+    if (!writes_) return;
     if (!options_.checkpoint.empty()) save();
     if (!options_.csv.empty()) history.save_csv(options_.csv);
     if (!options_.svg.empty()) history.save_svg(options_.svg);
@@ -143,6 +145,7 @@ class TrainingRun {
 
   learning::TrainerOptions const& options_;
   Progress progress_;
+  bool writes_;
   Tensors model_, home_, best_;
   void const* others_ = nullptr;
   void (*add_others_)(void const*, Tensors&) = nullptr;

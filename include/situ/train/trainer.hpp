@@ -97,6 +97,22 @@ auto number_of(E const& e) {
 template <class E>
 using late_sum_of = LateSum<value_of<E>, result_device_t<device_of<E>>>;
 
+/// Of a network that several processes train, whether this is the one that shows progress and writes files.
+template <class M>
+bool is_first_of_processes([[maybe_unused]] M const& model) {
+  if constexpr (requires { model.is_first_process(); }) return model.is_first_process();
+  else return true;
+}
+/// What they decide by is the same for all of them: averages of what each has measured.
+template <class M>
+void agree(M const& model, learning::Epoch& epoch) {
+  double numbers[] = {epoch.loss, epoch.validation_loss, epoch.metric};
+  if constexpr (requires { model.average_over_processes(numbers, 3); }) {
+    model.average_over_processes(numbers, 3);
+    epoch.loss = numbers[0], epoch.validation_loss = numbers[1], epoch.metric = numbers[2];
+  }
+}
+
 }  // namespace detail
 
 namespace learning {
@@ -204,7 +220,7 @@ class Trainer {
     optim::GradScaler scaler;
     auto const weights = parameters(model);
 
-    detail::TrainingRun run(options_);
+    detail::TrainingRun run(options_, detail::is_first_of_processes(model));
     if constexpr (requires { Metric::name; }) run.history.metric_name = Metric::name;
     detail::TrainingRun::Tensors home;
     if constexpr (!std::is_same_v<detail::module_device<Net>, D>) home = io::named_state(net);
@@ -263,6 +279,7 @@ class Trainer {
       optimizer.zero_grad();
       if constexpr (!std::is_same_v<Validation, none_t>) validate<Compute>(model, device, validation, loss_of, metric, epoch);
       if (!options_.schedule_steps) schedule.step();
+      detail::agree(model, epoch);
       run.end_epoch(epoch);
     }
     run.end();
