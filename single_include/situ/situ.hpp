@@ -13590,6 +13590,8 @@ struct StridedKernel {
   }
 };
 
+inline namespace SITU_ABI_THREADS {
+
 /// Whether operand 0, of n elements, is written past the caches, which it is not where it is an input, too. Operands that are contiguous need no strides.
 SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, int operands, int64_t n, int rank = 0, int64_t const* sizes = nullptr, int64_t const* strides = nullptr) {
   int64_t const written = n * element_sizes[0];
@@ -13605,6 +13607,8 @@ SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, i
   }
   return goes_past_caches(written, read);
 }
+
+}  // namespace SITU_ABI_THREADS
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
 template <class D, int Operands, int TreeBytes>
@@ -65505,10 +65509,10 @@ enum class reduce_op : int { sum, avg, prod, min, max };
 namespace situ::inline SITU_ABI {
 namespace detail::mpi {
 
-/// A collective that runs while the program goes on. Counted: by who waits for it, and by the queue.
+/// A collective that runs while the program goes on. Who waits for it ends it, on that thread: what it holds goes back where it came from.
 struct Job {
-  int64_t references = 2;
   bool done = false;
+  bool held = true;  ///< by a Work; else its channel ends it
   std::exception_ptr failure;
   Job* next = nullptr;
   Job() = default;
@@ -65517,9 +65521,6 @@ struct Job {
   virtual ~Job() = default;
   virtual void run() = 0;
 };
-inline void drop(Job* job) noexcept {
-  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
-}
 
 /// A way on which collectives keep their order: a communicator, and a thread on the host or a stream of a device.
 struct Channel {
@@ -65554,7 +65555,7 @@ struct Process {
   bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
-  int groups = 0;   ///< of channels, beside the first ones
+  int groups = 0;   ///< of channels that were made, beside the first ones
   MPI_Comm world = MPI_COMM_NULL;
   Channel* channels = nullptr;
   Channels own{0};
@@ -65688,10 +65689,12 @@ inline void* run_jobs(void* which) {
     channel.first = job->next;
     if (!channel.first) channel.last = nullptr;
     job->done = true;
+    bool const held = job->held;
     --all.pending;
     tell_change();
+    if (held) continue;
     ::pthread_mutex_unlock(&all.mutex);
-    drop(job);  // which may end tensors
+    delete job;  // which may end tensors
     ::pthread_mutex_lock(&all.mutex);
   }
   ::pthread_mutex_unlock(&all.mutex);
@@ -65782,7 +65785,7 @@ class Pending {
   bool counts_ = true;
 };
 
-/// Enqueues a job, whose second reference is the queue's. Throws Error, and the job is the caller's.
+/// Enqueues a job. Throws Error, and the job is the caller's.
 inline void enqueue_job(Channel& channel, Job* job) {
   Lock const lock;
   if (!channel.has_thread) {
@@ -65803,6 +65806,17 @@ inline void wait(Job& job) {
     std::swap(failure, job.failure);
   }
   if (failure) std::rethrow_exception(failure);
+}
+/// Nobody waits for it any more.
+inline void drop(Job* job) noexcept {
+  if (!job) return;
+  bool done = false;
+  {
+    Lock const lock;
+    done = job->done;
+    job->held = false;
+  }
+  if (done) delete job;
 }
 /// Waits for all that is enqueued: what comes next runs on the calling thread.
 inline void drain(Channel& channel) {
@@ -66905,6 +66919,7 @@ class DataParallel {
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -66923,14 +66938,37 @@ namespace detail {
 
 /// What copies of a DistributedDataParallel share.
 struct DistributedGroup {
-  mpi::Channels channels;
-  int alone = 0;  ///< how many no_sync() live
-  DistributedGroup() : channels(4096 * (1 + __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED) % 7)) {}
+  int alone = 0;            ///< how many no_sync() live, on the thread that trains
+  bool unaveraged = false;  ///< whether there are gradients from within one
+  std::vector<std::unique_ptr<mpi::Channels>> channels;
+  std::vector<bool> taken;
+};
+/// Channels of one exchange while it lives. All processes take and make them in the same calls.
+class ExchangeChannels {
+ public:
+  explicit ExchangeChannels(std::shared_ptr<DistributedGroup> group) : group_(std::move(group)) {
+    auto& all = group_->channels;
+    while (number_ < all.size() && group_->taken[number_]) ++number_;
+    if (number_ == all.size()) {
+      all.push_back(std::make_unique<mpi::Channels>(4096 * (1 + __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED) % 7)));
+      group_->taken.push_back(false);
+    }
+    group_->taken[number_] = true;
+  }
+  ExchangeChannels(ExchangeChannels const&) = delete;
+  ExchangeChannels& operator=(ExchangeChannels const&) = delete;
+  ~ExchangeChannels() { group_->taken[number_] = false; }
+  mpi::Channels& get() const { return *group_->channels[number_]; }
+  DistributedGroup& group() const { return *group_; }
+
+ private:
+  std::shared_ptr<DistributedGroup> group_;
+  std::size_t number_ = 0;
 };
 
 class GradientExchange;
 
-/// Gradients of parameters of one type that travel together.
+/// Gradients of parameters of one type that travel together, and behind them what the parameters had, if that is to be averaged, too.
 struct GradientBucket {
   int64_t elements = 0;
   std::size_t parameters = 0, missing = 0;
@@ -66959,16 +66997,15 @@ struct BucketOf final : GradientBucket {
 struct GradientSlot {
   GradientBucket* bucket = nullptr;
   int64_t offset = 0;
-  int type = 0;       ///< of the parameter, among those of the module
-  bool has = false;   ///< what this process adds
-  bool adds = false;  ///< also what the parameter had, which is averaged with it: it was added up without averaging
+  int type = 0;      ///< of the parameter, among those of the module
+  bool has = false;  ///< what this process adds
   GradientSlot() = default;
   GradientSlot(GradientSlot const&) = delete;
   GradientSlot& operator=(GradientSlot const&) = delete;
   virtual ~GradientSlot() = default;
-  /// Nothing came.
-  virtual void put_nothing(bool accumulates) = 0;
-  virtual void deliver(Flow& flow) = 0;
+  /// Nothing came. `carries`: what was added up without averaging goes with it.
+  virtual void put_nothing(bool carries) = 0;
+  virtual void deliver(Flow& flow, bool carries) = 0;
 };
 template <class T, class D>
 struct ExchangeSlot final : GradientSlot {
@@ -66976,42 +67013,44 @@ struct ExchangeSlot final : GradientSlot {
   explicit ExchangeSlot(Variable<T, D> const& v) : parameter(v) {}
 
   /// A share of the gradient that has arrived, on top of what arrived before.
-  void put(Tensor<T, D> const& gradient, bool accumulates) {
-    double const share = 1.0 / mpi::process().size;
-    State<T, D> const& state = *parameter.state();
-    Tensor<T, D> to = part();
-    if (has) {
-      to += gradient * share;
-    } else if (accumulates && state.has_grad && !state.name) {
-      adds = true;
-      to.assign((state.grad + gradient) * share);
-    } else {
-      to.assign(gradient * share);
-    }
+  void put(Tensor<T, D> const& gradient, bool carries) {
+    Tensor<T, D> to = part(carries, false);
+    if (has) to += gradient * share();
+    else to.assign(gradient * share());
+    if (!has && carries) put_former();
     has = true;
   }
-  void put_nothing(bool accumulates) override {
-    State<T, D> const& state = *parameter.state();
-    Tensor<T, D> to = part();
-    adds = accumulates && state.has_grad && !state.name;
-    if (adds) to.assign(state.grad * (1.0 / mpi::process().size));
-    else to.assign(0);
+  void put_nothing(bool carries) override {
+    part(carries, false).assign(0);
+    if (carries) put_former();
   }
-  void deliver(Flow& flow) override {
+  void deliver(Flow& flow, bool carries) override {
     State<T, D>& state = *parameter.state();
     Into<T, D> const into(flow, &state);
     if (into.needed()) {
-      if (adds) state.grad = {}, state.has_grad = false;  // it comes back with the average
-      into.add(part());
+      if (carries) {
+        if (!state.has_grad) state.grad = zeros<T>(state.shape, D{}), state.has_grad = true;
+        if (StorageHead* const head = state.grad.body() ? state.grad.storage().head() : nullptr) head->note_write("DistributedDataParallel");
+        state.grad.assign(part(carries, true));
+      }
+      into.add(part(carries, false).clone());  // of its own: the bucket is not kept for it
     }
-    has = adds = false;
+    has = false;
   }
 
  private:
-  Tensor<T, D> part() {
+  static double share() { return 1.0 / mpi::process().size; }
+  void put_former() {
+    State<T, D> const& state = *parameter.state();
+    Tensor<T, D> to = part(true, true);
+    if (state.has_grad) to.assign(state.grad * share());
+    else to.assign(0);
+  }
+  Tensor<T, D> part(bool carries, bool former) {
     auto& own = static_cast<BucketOf<T, D>&>(*bucket);
-    if (!own.flat.body()) own.flat = Tensor<T, D>::uninitialized({own.elements}, "DistributedDataParallel");
-    return own.flat.slice(0, offset, offset + parameter.size()).view(parameter.shape());
+    if (!own.flat.body()) own.flat = Tensor<T, D>::uninitialized({own.elements * (carries ? 2 : 1)}, "DistributedDataParallel");
+    int64_t const first = offset + (former ? own.elements : 0);
+    return own.flat.slice(0, first, first + parameter.size()).view(parameter.shape());
   }
 };
 
@@ -67024,7 +67063,7 @@ class GradientExchange final : public Node {
   std::vector<std::unique_ptr<GradientSlot>> slots;  ///< the last parameter first
   std::vector<std::unique_ptr<GradientBucket>> buckets;
 
-  explicit GradientExchange(std::shared_ptr<DistributedGroup> group) : group_(std::move(group)) {
+  explicit GradientExchange(std::shared_ptr<DistributedGroup> group) : channels_(std::move(group)) {
     name = "DistributedDataParallel";
     requires_grad = true;
     saves_nothing = true;
@@ -67046,12 +67085,12 @@ class GradientExchange final : public Node {
     flow.arrived(this);
     if (!flow_) {
       flow_ = &flow;
-      accumulates_ = !flow.for_targets();
+      carries_ = channels_.group().unaveraged && !flow.for_targets();
       next_ = std::exchange(exchanges_under_way, this);
     }
     if (slot.bucket->sent) end_round(flow);  // a section that is run again has added to it once more
     if (!slot.has) --slot.bucket->missing;
-    slot.put(gradient, accumulates_);
+    slot.put(gradient, carries_);
     for (; sent_ < buckets.size() && buckets[sent_]->missing == 0; ++sent_) send(*buckets[sent_]);
   }
   void backward(Flow& flow) override {
@@ -67062,7 +67101,7 @@ class GradientExchange final : public Node {
   }
   void forget() noexcept override {
     for (auto const& bucket : buckets) bucket->close();
-    for (auto const& slot : slots) slot->has = slot->adds = false;
+    for (auto const& slot : slots) slot->has = false;
     sent_ = 0;
     for (GradientExchange** at = &exchanges_under_way; flow_ && *at; at = &(*at)->next_) {
       if (*at == this) {
@@ -67072,6 +67111,7 @@ class GradientExchange final : public Node {
     }
     flow_ = nullptr;
   }
+  mpi::Channels& channels() const { return channels_.get(); }
   void call_hooks() override {}
   void capture() override {}
   void release() noexcept override {}
@@ -67079,27 +67119,28 @@ class GradientExchange final : public Node {
  private:
   void send(GradientBucket& bucket) {
     bucket.sent = true;
-    bucket.send(group_->channels);
+    bucket.send(channels_.get());
   }
   void send_rest() {
     for (auto const& slot : slots) {
-      if (!slot->has && !slot->bucket->sent) slot->put_nothing(accumulates_);
+      if (!slot->has && !slot->bucket->sent) slot->put_nothing(carries_);
     }
     for (; sent_ < buckets.size(); ++sent_) send(*buckets[sent_]);
   }
   void end_round(Flow& flow) {
     send_rest();
     for (auto const& bucket : buckets) bucket->work.wait();
-    for (auto const& slot : slots) slot->deliver(flow);
+    for (auto const& slot : slots) slot->deliver(flow, carries_);
     for (auto const& bucket : buckets) bucket->close();
     sent_ = 0;
+    if (carries_) carries_ = channels_.group().unaveraged = false;
   }
 
-  std::shared_ptr<DistributedGroup> group_;
+  ExchangeChannels channels_;
   std::vector<Node*> edges_;
   std::size_t sent_ = 0;  ///< buckets
   Flow const* flow_ = nullptr;  ///< the pass that has reached it
-  bool accumulates_ = false;
+  bool carries_ = false;        ///< whether what was added up without averaging is averaged in it
   GradientExchange* next_ = nullptr;
 };
 
@@ -67134,6 +67175,37 @@ struct HeldOf final : HeldVariable {
   explicit HeldOf(V v) : value(std::move(v)) {}
 };
 
+/// Makes `to` what `from` is, member by member, and stays where it is: f(to, from) for each parameter; what cannot be assigned is not. Calls f for none of a vector or an
+/// optional that has to be made anew.
+template <class X, class F>
+void renew(X& to, X const& from, F const& f) {
+  auto const all = [&] {
+    if constexpr (std::is_copy_assignable_v<X>) to = from;
+  };
+  if constexpr (is_parameter<X>) {
+    f(to, from);
+  } else if constexpr (any_module<X>) {
+    auto const tied = [](auto&... members) { return std::tie(members...); };
+    auto const mine = to.situ_members(tied);
+    auto const theirs = from.situ_members(tied);
+    [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
+      auto const unless_const = [&]<class Y>(Y& into, auto const& other) {
+        if constexpr (!std::is_const_v<Y>) renew(into, other, f);
+      };
+      (unless_const(std::get<Ks>(mine), std::get<Ks>(theirs)), ...);
+    }(std::make_index_sequence<std::tuple_size_v<std::remove_const_t<decltype(mine)>>>());
+  } else if constexpr (is_optional<X>) {
+    if (to && from) renew(*to, *from, f);
+    else all();
+  } else if constexpr (several<X> && holds_state<X>) {
+    if (to.size() != from.size()) return all();
+    auto each = from.begin();
+    for (auto& mine : to) renew(mine, *each++, f);
+  } else {
+    all();
+  }
+}
+
 /// The copy of a module that calls run. It stays where it is: sections that are run again refer to it.
 template <class M>
 class DistributedReplica {
@@ -67145,21 +67217,35 @@ class DistributedReplica {
 
   /// The copy, as the module is now.
   M& refresh(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
-    if (!knows(net)) build(net, options, group);
-    put(copy_, net);
-    exchange(*copy_, [&]<class V>(V& x, Known const& known) { x = static_cast<HeldOf<V> const*>(known.used)->value; });
+    bool const known = copy_ && knows(net);
+    if (!known) build(net, options, group);
+    if (!copy_) copy_.emplace(net);
+    renew(*copy_, net, [](auto&, auto const&) {});
+    if (!known) {
+      std::size_t k = 0;
+      for_each_held(*copy_, [&]<class X>(X& x) {
+        if constexpr (is_parameter<X>) x = static_cast<HeldOf<X> const*>(known_[k++].used)->value;
+      });
+    }
     return *copy_;
   }
-  /// What a call has changed in the copy, in the module; parameters stay what they are.
+  /// What a call has changed in the copy, in the module.
   void bring_back(M& net) {
-    if constexpr (std::is_copy_assignable_v<M>) {
-      net = *copy_;
-    } else {
-      std::destroy_at(&net);
-      std::construct_at(&net, *copy_);
-    }
-    exchange(net, [&]<class V>(V& x, Known const& known) { x = static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(known.slot)->parameter; });
+    auto const own = [&]<class V>(V const& x) {
+      for (Known const& each : known_) {
+        if (each.slot && static_cast<void const*>(x.state()) == each.used_state) return static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(each.slot)->parameter;
+      }
+      return x;
+    };
+    renew(net, *copy_, [&]<class V>(V& to, V const& from) {
+      V const now = own(from);
+      if (now.state() != to.state()) to = now;
+    });
+    for_each_held(net, [&]<class X>(X& x) {  // of what was made anew
+      if constexpr (is_parameter<X>) x = own(x);
+    });
   }
+  mpi::Channels& channels() const { return exchange_->channels(); }
 
  private:
   /// A parameter where it stands; without a slot it is not trained.
@@ -67167,7 +67253,8 @@ class DistributedReplica {
     void const* state;
     StorageHead const* head;
     GradientSlot* slot;
-    HeldVariable* used;
+    HeldVariable* used;  ///< what stands there in the copy
+    void const* used_state;
   };
 
   template <class V>
@@ -67177,15 +67264,6 @@ class DistributedReplica {
     return number;
   }(typename parameter_types_in<Types<>, M>::type{});
 
-  static void put(std::optional<M>& to, M const& from) {
-    if constexpr (std::is_copy_assignable_v<M>) {
-      if (to) {
-        *to = from;
-        return;
-      }
-    }
-    to.emplace(from);
-  }
   bool knows(M const& net) const {
     std::size_t k = 0;
     bool result = exchange_ != nullptr;
@@ -67193,26 +67271,22 @@ class DistributedReplica {
       if constexpr (is_parameter<X>) {
         auto const* const state = x.state();
         bool const same = k < known_.size() && known_[k].state == state && known_[k].head == state->value.storage_head() && (known_[k].slot != nullptr) == state->requires_grad;
-        result = result && same && (!known_[k].used || !is_outdated(*static_cast<HeldOf<X> const*>(known_[k].used)->value.state()));
+        result = result && same && !is_outdated(*static_cast<HeldOf<X> const*>(known_[k].used)->value.state());
+        ++k;
+      }
+    });
+    if (!result || k != known_.size()) return false;
+    k = 0;
+    for_each_held(*copy_, [&]<class X>(X const& x) {  // a call may have put others there
+      if constexpr (is_parameter<X>) {
+        result = result && k < known_.size() && static_cast<void const*>(x.state()) == known_[k].used_state;
         ++k;
       }
     });
     return result && k == known_.size();
   }
-  /// Calls f(x, known) for each parameter of a module that is trained.
-  template <class F>
-  void exchange(M& net, F const& f) {
-    std::size_t k = 0;
-    for_each_held(net, [&]<class X>(X& x) {
-      if constexpr (is_parameter<X>) {
-        if (k < known_.size() && known_[k].slot) f(x, known_[k]);
-        ++k;
-      }
-    });
-  }
   void build(M const& net, DistributedOptions const& options, std::shared_ptr<DistributedGroup> const& group) {
     for_each_state(net, [](std::string const&, auto const&) {});  // throws where there is none yet
-    copy_.reset();
     known_.clear();
     used_.clear();
     drop(std::exchange(exchange_, nullptr));
@@ -67220,18 +67294,24 @@ class DistributedReplica {
     int64_t depth = 0;
     for_each_held(net, [&]<class X>(X const& x) {
       if constexpr (is_parameter<X>) {
-        Known here{x.state(), x.state()->value.storage_head(), nullptr, nullptr};
+        Known here{x.state(), x.state()->value.storage_head(), nullptr, nullptr, nullptr};
         for (Known const& earlier : known_) {
           if (earlier.state == here.state) here = earlier;
         }
-        if (x.requires_grad() && !here.slot) {
-          auto slot = std::make_unique<ExchangeSlot<value_of<X>, device_of<X>>>(x);
-          slot->type = number_of_type<X>;
-          exchange_->add_edge(x.state());
-          depth += int64_t{1} << 32;  // more than there are operations between two parameters
-          used_.push_back(std::make_unique<HeldOf<X>>(noted_view(X::adopt(new UsedParameter<value_of<X>, device_of<X>>(*exchange_, *slot, depth)), x)));
-          here.slot = slot.get(), here.used = used_.back().get();
-          exchange_->slots.push_back(std::move(slot));
+        if (!here.used) {
+          X used = x;
+          if (x.requires_grad()) {
+            auto slot = std::make_unique<ExchangeSlot<value_of<X>, device_of<X>>>(x);
+            slot->type = number_of_type<X>;
+            exchange_->add_edge(x.state());
+            depth += int64_t{1} << 32;  // more than there are operations between two parameters
+            used = noted_view(X::adopt(new UsedParameter<value_of<X>, device_of<X>>(*exchange_, *slot, depth)), x);
+            here.slot = slot.get();
+            exchange_->slots.push_back(std::move(slot));
+          }
+          here.used_state = used.state();
+          used_.push_back(std::make_unique<HeldOf<X>>(std::move(used)));
+          here.used = used_.back().get();
         }
         known_.push_back(here);
       }
@@ -67239,7 +67319,7 @@ class DistributedReplica {
     std::reverse(exchange_->slots.begin(), exchange_->slots.end());
     [&]<class... Vs>(Types<Vs...>) {
       cut<Vs...>(options.bucket_bytes);
-      (prepare_channel<device_of<Vs>>(group->channels), ...);
+      (prepare_channel<device_of<Vs>>(exchange_->channels()), ...);
     }(typename parameter_types_in<Types<>, M>::type{});
   }
   /// All processes make it in this call: passes may send what they have to several in any order.
@@ -67275,17 +67355,19 @@ class DistributedReplica {
   std::vector<std::unique_ptr<HeldVariable>> used_;
   GradientExchange* exchange_ = nullptr;
 };
-/// That of a handle: copies make one of their own, when they need it.
+/// That of a handle: copies make one of their own, when they need it, and what is assigned to keeps its own, which finds out what has changed.
 template <class M>
 class OwnReplica {
  public:
   OwnReplica() = default;
   OwnReplica(OwnReplica const&) noexcept {}
   OwnReplica(OwnReplica&& other) noexcept : replica_(std::move(other.replica_)) {}
-  OwnReplica& operator=(OwnReplica other) noexcept {
-    std::swap(replica_, other.replica_);
+  OwnReplica& operator=(OwnReplica const&) noexcept { return *this; }
+  OwnReplica& operator=(OwnReplica&& other) noexcept {
+    if (other.replica_) std::swap(replica_, other.replica_);
     return *this;
   }
+  ~OwnReplica() = default;
   DistributedReplica<M>& get() {
     if (!replica_) replica_ = std::make_unique<DistributedReplica<M>>();
     return *replica_;
@@ -67406,8 +67488,8 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 /// Inputs    this process's part of a batch. Averages of gradients are those of the whole batch where the loss is a mean and all parts have as many rows: see distributed::share.
 /// Gradients of the parameters: averages over all processes, the same bits on all of them. Those that a process's pass does not reach count as zeros there; a pass that reaches no parameter
 ///           at all leaves the others waiting. Without zero_grad() they are added up, as anywhere; what was added up within no_sync() is averaged with the next ones. What reaches a parameter
-///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward, and one
-///           thread makes them.
+///           directly, not through a call, as a penalty on its size, is not averaged. They cannot be differentiated again. Several calls may be made before a backward; one
+///           thread makes those that record. Sections that are run again (checkpoint) are the same in all processes.
 /// Buffers   those of the first process, before each call that records (DistributedOptions::broadcast_buffers).
 /// Files     all processes have the same weights: let one write them.
 /// Throws    Error when MPI cannot be started, or the processes' modules differ; GradientError for create_graph; what collectives and the module throw. A module that is lazy must have its
@@ -67423,7 +67505,7 @@ class DistributedDataParallel {
     detail::check_same_module(module, how);
     if (distributed::world_size() == 1) return;
     detail::broadcast_parameters(module);
-    detail::broadcast_buffers(module, group_->channels);
+    detail::broadcast_buffers(module, detail::mpi::process().own);
   }
   DistributedDataParallel(nn::from_members_t, M net, DistributedOptions const& how, std::shared_ptr<detail::DistributedGroup> const& group)
       : module(std::move(net)), options(how), group_(group) {}
@@ -67438,19 +67520,15 @@ class DistributedDataParallel {
   }
   template <class... Xs>
   auto forward(Xs const&... inputs) {
-    if constexpr (requires(M const& net) { net.forward(inputs...); }) {
-      return std::as_const(*this).forward(inputs...);
-    } else {
-      using Output = decltype(module(inputs...));
-      if constexpr (has_parameters) {
-        if (averages()) {
-          Output output(prepared()(inputs...));
-          replica_.get().bring_back(module);
-          return output;
-        }
+    using Output = decltype(module(inputs...));
+    if constexpr (has_parameters) {
+      if (averages()) {
+        Output output(prepared()(inputs...));
+        replica_.get().bring_back(module);
+        return output;
       }
-      return Output(module(inputs...));
     }
+    return Output(module(inputs...));
   }
 
   /// Within the scope of what this gives, calls of this module and its copies are the module's: gradients are added up in this process, and averaged with those of the next call behind it.
@@ -67491,10 +67569,23 @@ class DistributedDataParallel {
 
  private:
   static constexpr bool has_parameters = detail::parameter_types_in<detail::Types<>, M>::type::count > 0;
-  bool averages() const { return group_->alone == 0 && detail::records_gradients && distributed::world_size() > 1; }
+  bool averages() const {
+    if (!detail::records_gradients || distributed::world_size() == 1) return false;
+    if (group_->alone == 0) return true;
+    detail::for_each_held(module, []<class X>(X const& x) {
+      if constexpr (detail::is_parameter<X>) {
+        if (x.requires_grad() && !x.is_leaf()) {
+          detail::fail<GradientError>("DistributedDataParallel: within no_sync a call of a module whose parameters are results, as those of mixed, would leave gradients that are never averaged; call it without no_sync");
+        }
+      }
+    });
+    group_->unaveraged = true;
+    return false;
+  }
   M& prepared() const {
-    if (options.broadcast_buffers) detail::broadcast_buffers(module, group_->channels);
-    return replica_.get().refresh(module, options, group_);
+    M& copy = replica_.get().refresh(module, options, group_);
+    if (options.broadcast_buffers) detail::broadcast_buffers(module, replica_.get().channels());
+    return copy;
   }
   mutable detail::OwnReplica<M> replica_;
 };

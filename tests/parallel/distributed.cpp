@@ -16,6 +16,7 @@
 #include <situ/nn/batch_norm.hpp>
 #include <situ/nn/linear.hpp>
 #include <situ/nn/losses.hpp>
+#include <situ/nn/mixed.hpp>
 #include <situ/ops/random.hpp>
 #include <situ/ops/reduce.hpp>
 #include <situ/optim/sgd.hpp>
@@ -170,6 +171,19 @@ struct Counting {
   int calls = 0;
   auto forward(Tensor<double> const& x) { return ++calls, a(x); }
   SITU_MODULE(a, calls)
+};
+/// Grows, cannot be assigned to, and counts calls that are const.
+struct Growing {
+  int const most = 2;
+  mutable int calls = 0;
+  std::vector<nn::Linear<float>> more;
+  nn::Linear<double> a{4, 3};
+  auto forward(Tensor<double> const& x) {
+    ++calls;
+    if (static_cast<int>(more.size()) < most) more.push_back(nn::Linear<float>{2, 2});
+    return a(x);
+  }
+  SITU_MODULE(most, calls, more, a)
 };
 /// Fails in a pass, on its way to a.
 struct Failing {
@@ -597,7 +611,50 @@ TEST_CASE("copies and moved modules send nothing, and share what no_sync says") 
   CHECK(gradient_distance(there.module, alone) < 1e-14);
 }
 
+TEST_CASE("copies are averaged apart, and hooks see what a pass brings") {
+  Choice<Cpu> net;
+  DistributedDataParallel ddp{net, {.bucket_bytes = 1}};
+  auto const copy = clone(ddp);
+  Tensor<double> const x = ones<double>({2, 4});
+  (sum(ddp(x, me() % 2)) + 10 * sum(copy(x, (me() + 1) % 2))).backward();
+  double const share = (processes() + 1) / 2 / static_cast<double>(processes());  // of those with an even number
+  CHECK(net.first.bias->grad()(0) == doctest::Approx(2 * share));
+  if (processes() > 1) CHECK(copy.module.first.bias->grad()(0) == doctest::Approx(20 * (1 - share)));
+
+  Net<Cpu> hooked;
+  DistributedDataParallel watched{hooked};
+  bool fails = false;
+  hooked.fc2.bias->register_hook([](Tensor<double> const& g) { return Tensor<double>(g * 0.5); });
+  hooked.fc2.weight.register_hook([&](Tensor<double> const&) {
+    if (fails) throw Error("hook");
+  });
+  for (int k = 1; k <= 3; ++k) {
+    sum(watched(x)).backward();
+    CHECK(hooked.fc2.bias->grad()(0) == k);
+  }
+  Tensor<double> const before = hooked.fc2.weight.grad().clone();
+  fails = true;
+  CHECK(thrown<Error>([&] { sum(watched(x)).backward(); }) == "hook");
+  CHECK(distance(hooked.fc2.weight.grad(), before) == 0);
+  for (auto const& each : parameters(hooked)) CHECK(each.grad().storage_head()->bytes == static_cast<std::size_t>(each.size()) * sizeof(double));
+  if (processes() > 1) {
+    DistributedDataParallel linear{nn::Linear<float>{4, 3}};
+    auto const guard = linear.no_sync();
+    CHECK(thrown<GradientError>([&] { mixed<bfloat16>(linear)(cast<bfloat16>(x)); }).find("never averaged") != std::string::npos);
+  }
+}
+
 TEST_CASE("what a call changes in its module stays") {
+  Growing growing;
+  DistributedDataParallel grows{growing};
+  auto* const weight = grows.module.a.weight.state();
+  for (int k = 1; k <= 3; ++k) {
+    sum(grows(ones<double>({2, 4}))).backward();
+    CHECK((grows.module.calls == k && grows.module.more.size() == static_cast<std::size_t>(k < 2 ? k : 2) && grows.module.a.weight.state() == weight));
+    CHECK(grows.module.more[0].weight.shape() == Shape{2, 2});
+  }
+  CHECK(growing.a.bias->grad()(0) == doctest::Approx(6));
+
   Counting net;
   DistributedDataParallel ddp{net};
   auto* const state = ddp.module.a.weight.state();

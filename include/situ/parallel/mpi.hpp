@@ -41,10 +41,10 @@ enum class reduce_op : int { sum, avg, prod, min, max };
 namespace situ::inline SITU_ABI {
 namespace detail::mpi {
 
-/// A collective that runs while the program goes on. Counted: by who waits for it, and by the queue.
+/// A collective that runs while the program goes on. Who waits for it ends it, on that thread: what it holds goes back where it came from.
 struct Job {
-  int64_t references = 2;
   bool done = false;
+  bool held = true;  ///< by a Work; else its channel ends it
   std::exception_ptr failure;
   Job* next = nullptr;
   Job() = default;
@@ -53,9 +53,6 @@ struct Job {
   virtual ~Job() = default;
   virtual void run() = 0;
 };
-inline void drop(Job* job) noexcept {
-  if (job && __atomic_sub_fetch(&job->references, 1, __ATOMIC_ACQ_REL) == 0) delete job;
-}
 
 /// A way on which collectives keep their order: a communicator, and a thread on the host or a stream of a device.
 struct Channel {
@@ -90,7 +87,7 @@ struct Process {
   bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
-  int groups = 0;   ///< of channels, beside the first ones
+  int groups = 0;   ///< of channels that were made, beside the first ones
   MPI_Comm world = MPI_COMM_NULL;
   Channel* channels = nullptr;
   Channels own{0};
@@ -224,10 +221,12 @@ inline void* run_jobs(void* which) {
     channel.first = job->next;
     if (!channel.first) channel.last = nullptr;
     job->done = true;
+    bool const held = job->held;
     --all.pending;
     tell_change();
+    if (held) continue;
     ::pthread_mutex_unlock(&all.mutex);
-    drop(job);  // which may end tensors
+    delete job;  // which may end tensors
     ::pthread_mutex_lock(&all.mutex);
   }
   ::pthread_mutex_unlock(&all.mutex);
@@ -318,7 +317,7 @@ class Pending {
   bool counts_ = true;
 };
 
-/// Enqueues a job, whose second reference is the queue's. Throws Error, and the job is the caller's.
+/// Enqueues a job. Throws Error, and the job is the caller's.
 inline void enqueue_job(Channel& channel, Job* job) {
   Lock const lock;
   if (!channel.has_thread) {
@@ -339,6 +338,17 @@ inline void wait(Job& job) {
     std::swap(failure, job.failure);
   }
   if (failure) std::rethrow_exception(failure);
+}
+/// Nobody waits for it any more.
+inline void drop(Job* job) noexcept {
+  if (!job) return;
+  bool done = false;
+  {
+    Lock const lock;
+    done = job->done;
+    job->held = false;
+  }
+  if (done) delete job;
 }
 /// Waits for all that is enqueued: what comes next runs on the calling thread.
 inline void drain(Channel& channel) {

@@ -223,6 +223,8 @@ struct StridedKernel {
   }
 };
 
+inline namespace SITU_ABI_THREADS {
+
 /// Whether operand 0, of n elements, is written past the caches, which it is not where it is an input, too. Operands that are contiguous need no strides.
 SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, int operands, int64_t n, int rank = 0, int64_t const* sizes = nullptr, int64_t const* strides = nullptr) {
   int64_t const written = n * element_sizes[0];
@@ -238,6 +240,8 @@ SITU_NOINLINE inline bool streams(void* const* data, int const* element_sizes, i
   }
   return goes_past_caches(written, read);
 }
+
+}  // namespace SITU_ABI_THREADS
 
 /// Runs a tree whose operands are contiguous on D, which has the CPU's kernels.
 template <class D, int Operands, int TreeBytes>
