@@ -67186,10 +67186,10 @@ void renew(X& to, X const& from, F const& f) {
     f(to, from);
   } else if constexpr (any_module<X>) {
     auto const tied = [](auto&... members) { return std::tie(members...); };
-    auto const mine = to.situ_members(tied);
-    auto const theirs = from.situ_members(tied);
+    [[maybe_unused]] auto const mine = to.situ_members(tied);
+    [[maybe_unused]] auto const theirs = from.situ_members(tied);
     [&]<std::size_t... Ks>(std::index_sequence<Ks...>) {
-      auto const unless_const = [&]<class Y>(Y& into, auto const& other) {
+      [[maybe_unused]] auto const unless_const = [&]<class Y>(Y& into, auto const& other) {
         if constexpr (!std::is_const_v<Y>) renew(into, other, f);
       };
       (unless_const(std::get<Ks>(mine), std::get<Ks>(theirs)), ...);
@@ -67231,9 +67231,14 @@ class DistributedReplica {
   }
   /// What a call has changed in the copy, in the module.
   void bring_back(M& net) {
+    std::size_t next = 0;  // where the next one stands, as a rule
     auto const own = [&]<class V>(V const& x) {
-      for (Known const& each : known_) {
-        if (each.slot && static_cast<void const*>(x.state()) == each.used_state) return static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(each.slot)->parameter;
+      for (std::size_t tried = 0; tried < known_.size(); ++tried) {
+        std::size_t const k = (next + tried) % known_.size();
+        if (static_cast<void const*>(x.state()) != known_[k].used_state) continue;
+        next = k + 1;
+        if (known_[k].slot) return static_cast<ExchangeSlot<value_of<V>, device_of<V>> const*>(known_[k].slot)->parameter;
+        break;
       }
       return x;
     };
@@ -67242,7 +67247,9 @@ class DistributedReplica {
       if (now.state() != to.state()) to = now;
     });
     for_each_held(net, [&]<class X>(X& x) {  // of what was made anew
-      if constexpr (is_parameter<X>) x = own(x);
+      if constexpr (is_parameter<X>) {
+        if (x.state()->name == exchange_->name) x = own(x);
+      }
     });
   }
   mpi::Channels& channels() const { return exchange_->channels(); }
