@@ -65555,7 +65555,7 @@ struct Process {
   bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
-  int groups = 0;   ///< of channels that were made, beside the first ones
+  int groups = 0;   ///< how many DistributedDataParallel were made, but for copies
   MPI_Comm world = MPI_COMM_NULL;
   Channel* channels = nullptr;
   Channels own{0};
@@ -66940,31 +66940,38 @@ namespace detail {
 struct DistributedGroup {
   int alone = 0;            ///< how many no_sync() live, on the thread that trains
   bool unaveraged = false;  ///< whether there are gradients from within one
-  std::vector<std::unique_ptr<mpi::Channels>> channels;
-  std::vector<bool> taken;
+  int number = __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED);
+  static constexpr int most = 64;
+  std::unique_ptr<mpi::Channels> channels[most];
+  uint64_t free = ~uint64_t{0};  ///< those that no exchange has
 };
-/// Channels of one exchange while it lives. All processes take and make them in the same calls.
+/// Channels of one exchange while it lives: the first ones that are free in all processes, which take them in the same call.
 class ExchangeChannels {
  public:
   explicit ExchangeChannels(std::shared_ptr<DistributedGroup> group) : group_(std::move(group)) {
-    auto& all = group_->channels;
-    while (number_ < all.size() && group_->taken[number_]) ++number_;
-    if (number_ == all.size()) {
-      all.push_back(std::make_unique<mpi::Channels>(4096 * (1 + __atomic_add_fetch(&mpi::process().groups, 1, __ATOMIC_RELAXED) % 7)));
-      group_->taken.push_back(false);
-    }
-    group_->taken[number_] = true;
+    mpi::Channel& host = mpi::channel_on<Cpu>(mpi::process().own);
+    uint64_t free = group_->free;
+    mpi::drain(host);
+    mpi::check("DistributedDataParallel", MPI_Allreduce(MPI_IN_PLACE, &free, 1, MPI_UINT64_T, MPI_BAND, host.comm));
+    if (free == 0) fail<Error>("DistributedDataParallel: ", DistributedGroup::most, " copies of one module have recorded at the same time; make further ones of clones of the module inside");
+    number_ = __builtin_ctzll(free);
+    std::unique_ptr<mpi::Channels>& mine = group_->channels[number_];
+    if (!mine) mine = std::make_unique<mpi::Channels>(4096 * (1 + (group_->number + number_) % 7));
+    group_->free &= ~(uint64_t{1} << number_);
   }
   ExchangeChannels(ExchangeChannels const&) = delete;
   ExchangeChannels& operator=(ExchangeChannels const&) = delete;
-  ~ExchangeChannels() { group_->taken[number_] = false; }
+  ~ExchangeChannels() { group_->free |= uint64_t{1} << number_; }
   mpi::Channels& get() const { return *group_->channels[number_]; }
   DistributedGroup& group() const { return *group_; }
 
  private:
   std::shared_ptr<DistributedGroup> group_;
-  std::size_t number_ = 0;
+  int number_ = 0;
 };
+
+/// The name of the nodes.
+inline constexpr char distributed_name[] = "DistributedDataParallel";
 
 class GradientExchange;
 
@@ -67064,7 +67071,7 @@ class GradientExchange final : public Node {
   std::vector<std::unique_ptr<GradientBucket>> buckets;
 
   explicit GradientExchange(std::shared_ptr<DistributedGroup> group) : channels_(std::move(group)) {
-    name = "DistributedDataParallel";
+    name = distributed_name;
     requires_grad = true;
     saves_nothing = true;
   }
@@ -67149,7 +67156,7 @@ template <class T, class D>
 struct UsedParameter final : State<T, D> {
   Node* edge[1];
   ExchangeSlot<T, D>& slot;  ///< the exchange's
-  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t least) : State<T, D>("DistributedDataParallel", Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
+  UsedParameter(GradientExchange& all, ExchangeSlot<T, D>& place, int64_t least) : State<T, D>(distributed_name, Tensor<T, D>(place.parameter.value()), edge, 1), slot(place) {
     connect_input(*this, 0, &all);
     if (this->depth < least) this->depth = least;
     this->saves_nothing = true;
@@ -67248,7 +67255,7 @@ class DistributedReplica {
     });
     for_each_held(net, [&]<class X>(X& x) {  // of what was made anew
       if constexpr (is_parameter<X>) {
-        if (x.state()->name == exchange_->name) x = own(x);
+        if (x.state()->name == distributed_name) x = own(x);
       }
     });
   }
@@ -67507,9 +67514,10 @@ void broadcast_buffers(M const& net, mpi::Channels& channels) {
 template <any_module M>
 class DistributedDataParallel {
  public:
-  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how), group_(std::make_shared<detail::DistributedGroup>()) {
+  explicit DistributedDataParallel(M net, DistributedOptions const& how = {}) : module(std::move(net)), options(how) {
     if (how.bucket_bytes < 1) detail::fail<ShapeError>("DistributedDataParallel: buckets of ", how.bucket_bytes, " bytes were asked for; at least 1 is needed");
     detail::check_same_module(module, how);
+    group_ = std::make_shared<detail::DistributedGroup>();
     if (distributed::world_size() == 1) return;
     detail::broadcast_parameters(module);
     detail::broadcast_buffers(module, detail::mpi::process().own);

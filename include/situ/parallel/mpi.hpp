@@ -87,7 +87,7 @@ struct Process {
   bool started = false, ours = false, ended = false;
   int rank = 0, size = 1, local_rank = 0;
   int pending = 0;  ///< collectives that are enqueued or run
-  int groups = 0;   ///< of channels that were made, beside the first ones
+  int groups = 0;   ///< how many DistributedDataParallel were made, but for copies
   MPI_Comm world = MPI_COMM_NULL;
   Channel* channels = nullptr;
   Channels own{0};
