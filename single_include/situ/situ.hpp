@@ -65460,15 +65460,6 @@ auto transformed(X x, F f) {
 /// Throws    Error what MPI reports (of a device, from the next synchronisation with it), CudaError what NCCL does. As everywhere in MPI, a process that calls other
 ///           collectives than the others, or with other shapes or types, or none because it has thrown, makes them wait or fail: let exceptions end the program, which ends all.
 
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <string>
-
-
-// ---- <situ/parallel/cuda/nccl.hpp>
-/// Collectives on GPUs by NCCL, which is found when it is first used, through prototypes written here: programs neither link nor include it.
-
 
 // ---- <situ/parallel/mpi.hpp>
 /// What collectives on host memory are made of: MPI, which is started when it is first needed and ended with the program, and a thread that runs collectives
@@ -65883,7 +65874,20 @@ void in_pieces(int64_t count, F const& f) {
 
 #endif
 
+#if defined(SITU_WITH_MPI)
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+
+// ---- <situ/parallel/cuda/nccl.hpp>
+/// Collectives on GPUs by NCCL, which is found when it is first used, through prototypes written here: programs neither link nor include it.
+
+
 #if defined(SITU_WITH_CUDA) && defined(SITU_WITH_MPI) && defined(SITU_WITH_NCCL)
+
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
@@ -65979,6 +65983,8 @@ inline void* nccl_communicator(int device, MPI_Comm meeting) {
 }  // namespace SITU_ABI_CUDA
 }  // namespace detail::cuda
 }  // namespace situ::inline SITU_ABI
+
+#endif
 
 #endif
 
@@ -66914,6 +66920,9 @@ class DataParallel {
 /// are gathered in buckets, the last parameters first; a full bucket is averaged over the processes while backward goes on with what lies below, and the parameters get theirs when all else is
 /// done. The results lie as deep in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 
+
+#if defined(SITU_WITH_MPI)
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -66923,6 +66932,8 @@ class DataParallel {
 #include <utility>
 #include <vector>
 
+
+#endif
 
 namespace situ::inline SITU_ABI {
 

@@ -14,16 +14,21 @@
 ///           collectives than the others, or with other shapes or types, or none because it has thrown, makes them wait or fail: let exceptions end the program, which ends all.
 #pragma once
 
+#include <situ/parallel/mpi.hpp>
+
+#if defined(SITU_WITH_MPI)
+
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 
 #include <situ/device/stream.hpp>
-#include <situ/parallel/cuda/nccl.hpp>
-#include <situ/parallel/mpi.hpp>
 #include <situ/tensor/factories.hpp>
 #include <situ/tensor/tensor.hpp>
+#include <situ/parallel/cuda/nccl.hpp>
+
+#endif
 
 namespace situ::inline SITU_ABI {
 

@@ -14,6 +14,11 @@
 /// done. The results lie as deep in the graph as their numbers say, so that the gradient of a layer's weights leaves before the layers below it are looked at.
 #pragma once
 
+#include <situ/nn/module.hpp>
+#include <situ/parallel/collectives.hpp>
+
+#if defined(SITU_WITH_MPI)
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,8 +30,8 @@
 
 #include <situ/autograd/state.hpp>
 #include <situ/data/subset.hpp>
-#include <situ/nn/module.hpp>
-#include <situ/parallel/collectives.hpp>
+
+#endif
 
 namespace situ::inline SITU_ABI {
 

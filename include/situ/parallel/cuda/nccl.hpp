@@ -1,11 +1,12 @@
 /// Collectives on GPUs by NCCL, which is found when it is first used, through prototypes written here: programs neither link nor include it.
 #pragma once
 
-#include <situ/device/cuda/device.hpp>
-#include <situ/ops/cuda/library.hpp>
 #include <situ/parallel/mpi.hpp>
 
 #if defined(SITU_WITH_CUDA) && defined(SITU_WITH_MPI) && defined(SITU_WITH_NCCL)
+
+#include <situ/device/cuda/device.hpp>
+#include <situ/ops/cuda/library.hpp>
 
 namespace situ::inline SITU_ABI {
 namespace detail::cuda {
