@@ -15,6 +15,7 @@
 #pragma once
 
 #include <situ/parallel/mpi.hpp>
+#include <situ/tensor/tensor.hpp>
 
 #if defined(SITU_WITH_MPI)
 
@@ -24,9 +25,8 @@
 #include <string>
 
 #include <situ/device/stream.hpp>
-#include <situ/tensor/factories.hpp>
-#include <situ/tensor/tensor.hpp>
 #include <situ/parallel/cuda/nccl.hpp>
+#include <situ/tensor/factories.hpp>
 
 #endif
 
