@@ -66933,18 +66933,18 @@ class DataParallel {
 #include <vector>
 
 
-#endif
+// ---- <situ/parallel/gradient_exchange.hpp>
+/// What gradients of several processes are averaged by, in a backward pass: parameters' places in buckets, and the nodes that fill, send and empty them.
 
-namespace situ::inline SITU_ABI {
-
-/// How gradients are averaged.
-struct DistributedOptions {
-  int64_t bucket_bytes = int64_t{25} << 20;  ///< a bucket is full with so many; the first one with a megabyte, so that it leaves early
-  bool broadcast_buffers = true;             ///< whether a call that records begins with the first process's buffers, as running means
-};
 
 #if defined(SITU_WITH_MPI)
 
+#include <memory>
+#include <utility>
+#include <vector>
+
+
+namespace situ::inline SITU_ABI {
 namespace detail {
 
 /// What copies of a DistributedDataParallel share.
@@ -67179,6 +67179,25 @@ struct UsedParameter final : State<T, D> {
     if (flow.wants(edge[0])) static_cast<GradientExchange&>(*edge[0]).arrived(slot, this->incoming, flow);
   }
 };
+
+}  // namespace detail
+}  // namespace situ::inline SITU_ABI
+
+#endif
+
+#endif
+
+namespace situ::inline SITU_ABI {
+
+/// How gradients are averaged.
+struct DistributedOptions {
+  int64_t bucket_bytes = int64_t{25} << 20;  ///< a bucket is full with so many; the first one with a megabyte, so that it leaves early
+  bool broadcast_buffers = true;             ///< whether a call that records begins with the first process's buffers, as running means
+};
+
+#if defined(SITU_WITH_MPI)
+
+namespace detail {
 
 /// A Variable of any type.
 struct HeldVariable {
