@@ -12699,6 +12699,75 @@ struct ElementwiseBody {
   }
 };
 
+/// Rows of a result. Operand o begins at data[o], and from row to row it is `row_bytes[o]` further on. Its elements follow each other (step 1), or all of a
+/// row are the same one (step 0): a register of copies then lies there.
+struct RowsRun {
+  void* const* data;
+  int64_t const* step;
+  int64_t const* row_bytes;
+  int64_t rows, count;
+};
+using RowsLoop = void (*)(void const* tree, RowsRun const* run);
+
+/// A tree over rows, of a pack or more: operands that repeat, and rows that do not follow each other, go without buffers.
+template <class Tree, class Out, int Operands>
+struct RowLoopBody {
+  using Whole = ElementwiseBody<Tree, Out, Operands>;
+
+  /// Whether buffers would take a part of the time that is worth the loop.
+  static constexpr bool pays = is_light<Tree> && Operands <= 5 && !std::is_same_v<Tree, Input<Out, 0>>;
+
+  template <class Isa>
+  SITU_INLINE static void run(void const* tree_, RowsRun const* run_) {
+    constexpr int N = Whole::template lanes_in<Isa>;
+    constexpr std::make_integer_sequence<int, Operands> numbers{};
+    constexpr int64_t pack_bytes = N * static_cast<int>(sizeof(Out));
+    Tree const tree = *static_cast<Tree const*>(tree_);
+    RowsRun const run = *run_;
+    int64_t step[Operands], to_last[Operands];
+    for (int o = 0; o < Operands; ++o) step[o] = run.step[o] * N * Whole::element_size(o), to_last[o] = run.step[o] * (run.count - N) * Whole::element_size(o);
+    PackPlaces<Operands> row;
+    row.start(reinterpret_cast<char const* const*>(run.data), step, 0, numbers);
+    bool const tail = run.count % N != 0;
+    alignas(64) unsigned char kept[pack_bytes] = {};
+    for (int64_t left = run.rows; left > 0; --left, row.next_row(run.row_bytes, numbers)) {
+      if (tail) {  // what ends with the row first: the output may be an input
+        PackPlaces<Operands> last = row;
+        last.next_row(to_last, numbers);
+        store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{last.at + 1, 0}), reinterpret_cast<Out*>(kept));
+      }
+      PackPlaces<Operands> places = row;
+      int64_t packs = run.count / N;
+      SITU_ALIGN_LOOP;
+      do {
+        store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{places.at + 1, 0}), reinterpret_cast<Out*>(const_cast<char*>(places.at[0])));
+        places.go_on(N, numbers);
+      } while (--packs != 0);
+      if (tail) __builtin_memcpy(const_cast<char*>(row.at[0]) + to_last[0], kept, pack_bytes);
+    }
+  }
+};
+/// The loops over rows of a tree for each instruction set; null where there is none. Few processors of x86 run its baseline.
+using RowsLoops = Variants<void, void const*, RowsRun const*>;
+template <class Tree, class Out, int Operands>
+inline constexpr RowsLoops rows_loops = []() -> RowsLoops {
+  using Body = RowLoopBody<Tree, Out, Operands>;
+  if constexpr (Body::pays) {
+#if defined(__CUDA_ARCH__)
+    return {};
+#elif SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
+    RowsLoop const short_loop = &run_avx2<Body, void const*, RowsRun const*>;
+    if constexpr (Body::Whole::short_loop == instruction_set::avx2) return {{nullptr, short_loop, short_loop}};
+    else return {{nullptr, short_loop, &run_avx512<Body, void const*, RowsRun const*>}};
+#else
+    RowsLoop const loop = &run_baseline<Body, void const*, RowsRun const*>;
+    return {{loop, loop, loop}};
+#endif
+  } else {
+    return {};
+  }
+}();
+
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
 
@@ -12706,11 +12775,11 @@ struct ElementwiseBody {
 /// Tiles: how strided operands are brought to a kernel that reads contiguous or repeated elements only.
 ///
 /// An index space is cut into tiles, which threads share. Rows of a tile in which every operand steps by one or not at all are
-/// run where they lie. Everything else goes in packs of some thousand bytes: operands that are not dense over a pack are copied
-/// into buffers that stay in the nearest cache, and so is the result. Short rows are packed together, and a *transposed* operand,
-/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line, or two
-/// of them, hold of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
-/// expression.
+/// run where they lie, by a loop of the tree's own where buffers would take a part of its time. Everything else goes in packs of
+/// some thousand bytes: operands that are not dense over a pack are copied into buffers that stay in the nearest cache, and so is
+/// the result. Short rows are packed together, and a *transposed* operand, one whose shortest stride is along another axis than
+/// the last one, is packed as many rows at a time as a cache line, or two of them, hold of it: each of its lines is then read
+/// once. All of this is shared by expressions but for that loop.
 
 
 // ---- <situ/expr/cpu/movers.hpp>
@@ -12806,6 +12875,24 @@ struct SplatRowsBody {
 };
 SITU_NOINLINE inline void splat_rows(char* to, int64_t to_row, char const* from, int64_t from_row, int size, int64_t rows, int64_t bytes) {
   dispatch<SplatRowsBody>(to, to_row, from, from_row, size, rows, bytes);
+}
+
+/// Repeats one element of each row over 64 bytes; elements of 4 or 8 bytes, `from_row` bytes apart.
+struct SplatLinesBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, char const* from, int64_t from_row, int size, int64_t rows) {
+    for (; rows > 0; --rows, to += 64, from += from_row) {
+      uint32_t low, high;
+      __builtin_memcpy(&low, from, 4);
+      __builtin_memcpy(&high, from + size - 4, 4);
+      pack<uint64_t, Isa::bytes / 8, Isa> const copies(uint64_t{high} << 32 | low);
+      for (int b = 0; b < 64; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+    }
+    return 0;
+  }
+};
+SITU_NOINLINE inline void splat_lines(char* to, char const* from, int64_t from_row, int size, int64_t rows) {
+  dispatch<SplatLinesBody>(to, from, from_row, size, rows);
 }
 
 /// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
@@ -13038,6 +13125,7 @@ struct TileGrid {
   int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
   int layer_axis = -1;  ///< and with these two where they are short; -1 when it is not
   bool packs = false;
+  bool by_rows = false;  ///< in the loop of the tree
   bool prefetches = false;
   int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
   int64_t rows_ahead = 1;  ///< of a pack, whose lines are prefetched
@@ -13063,6 +13151,9 @@ struct StridedSpace {
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
+  RowsLoop rows_loop = nullptr;  ///< of the tree, where it has one
+  void const* tree = nullptr;
+  int64_t rows_from = 0;  ///< elements it takes rows from
   AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
 
   StridedSpace(int rank_, int operands_, int64_t const* sizes_, int64_t const* strides_, void* const* data_, MoverFunctions const* const* movers_)
@@ -13078,6 +13169,7 @@ struct StridedSpace {
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
+    bool copied = false;  // what is not dense from row to row, which packs would have to copy
     bool in_pages = false;  // large transposed operands whose columns are whole pages apart, and so in each other's way
     int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
@@ -13085,6 +13177,7 @@ struct StridedSpace {
       int64_t const* const steps = strides + o * max_rank;
       int64_t const step = steps[last()], size = element_sizes[o];
       if (size > widest) widest = size;
+      copied = copied || (row >= 0 && (steps[row] != 0 && (step != 1 || steps[row] != columns)));
       if (is_sum(o) || step == 0 || step == 1) continue;
       buffers = true;
       int64_t const apart = magnitude(step);
@@ -13098,6 +13191,7 @@ struct StridedSpace {
       }
     }
     int64_t const rows = row < 0 ? 1 : sizes[row];
+    grid.by_rows = rows_loop && !buffers && columns >= rows_from && columns >= (copied ? 16 : 32);
     if (!transposes && operands * (long_pack_bytes + 64) <= scratch_bytes && n * widest >= 8 * long_pack_bytes) grid.buffer_bytes = long_pack_bytes + 64;
     else grid.buffer_bytes = operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64;
     int64_t const pack = (grid.buffer_bytes - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
@@ -13109,7 +13203,7 @@ struct StridedSpace {
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
       bool must_copy = false;
       for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
-      grid.packs = columns * widest < (must_copy ? 768 : 2048);
+      grid.packs = !grid.by_rows && columns * widest < (must_copy ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -13120,10 +13214,11 @@ struct StridedSpace {
     pack_rows = smaller(pack_rows, rows);
     int64_t tile_rows = transposes && columns > width ? pack_rows : tile_elements / width;
     if (grid.packs) tile_rows = tile_rows < pack_rows ? pack_rows : tile_rows / pack_rows * pack_rows;
+    if (grid.by_rows) tile_rows = smaller(tile_rows, rows_together());
     if (row >= 0) grid.tile[row] = smaller(tile_rows, rows);
     grid.tile[last()] = width;
     int const layer = row == last() - 1 ? last() - 2 : last() - 1;
-    if (layer >= 0 && rows * columns <= pack / 4) {
+    if (layer >= 0 && !grid.by_rows && rows * columns <= pack / 4) {
       grid.layer_axis = layer;
       grid.packs = true;
       grid.prefetches = false;
@@ -13145,6 +13240,8 @@ struct StridedSpace {
     }
     for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
   }
+  /// How many rows the loop of the tree takes at once: a buffer holds a register for each.
+  int64_t rows_together() const { return (grid.buffer_bytes - 64) / 64; }
   SITU_NOINLINE int64_t tiles(int axis) const {
     int64_t const size = sizes[axis], tile = grid.tile[axis];
     return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
@@ -13194,6 +13291,7 @@ class TileWalk {
       for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
       return;
     }
+    if (grid_.by_rows && columns_ >= space_.rows_from) return in_loop_of_tree();
     if (!grid_.packs) return rows();
     for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
       for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
@@ -13225,6 +13323,32 @@ class TileWalk {
         }
       }
       run_(self_, data, mask, count, space_.stream);
+    }
+  }
+
+  /// The same in the loop of the tree: what repeats along the rows is a register of copies for each of them.
+  void in_loop_of_tree() {
+    void* data[max_operands];
+    int64_t row_bytes[max_operands];
+    int64_t const together = space_.rows_together();
+    for (int64_t r = 0; r < rows_; r += together) {
+      int64_t const rows = smaller(together, rows_ - r);
+      for (int o = 0; o < space_.operands; ++o) {
+        int const size = space_.element_sizes[o];
+        data[o] = at(o, 0, r, 0);
+        row_bytes[o] = row_[o] * size;
+        if (step_[o] != 0) continue;
+        if (row_[o] == 0) {
+          data[o] = repeated(o, data[o]);
+        } else {
+          if (size >= 4) splat_lines(reinterpret_cast<char*>(buffer_[o]), static_cast<char const*>(data[o]), row_bytes[o], size, rows);
+          else space_.movers[o]->move({buffer_[o], 64 / size, 1, data[o], row_[o], 0, rows, 64 / size});
+          data[o] = buffer_[o];
+          row_bytes[o] = 64;
+        }
+      }
+      RowsRun const run{data, step_, row_bytes, rows, columns_};
+      space_.rows_loop(space_.tree, &run);
     }
   }
 
@@ -13399,6 +13523,7 @@ constexpr Grain grain_of(Cost const& cost, int64_t whole = 1024) {
 template <int Operands>
 struct TreeCode {
   TreeLoops<Operands> const* start;
+  RowsLoops const* rows = nullptr;  ///< whose rows lie anywhere; null where it has none
   Grain grain;
   Formula const* formula;
   MoverFunctions const* movers[Operands];
@@ -13570,6 +13695,8 @@ struct StridedKernel {
     space.grid = grid;
     space.stream = stream;
     space.copies = bound.copies;
+    if (!stream && bound.rows) space.rows_loop = bound.rows->of[static_cast<int>(current_instruction_set())];
+    space.tree = bound.tree, space.rows_from = bound.lanes;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -13680,6 +13807,7 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
   using In = Looped<Tree, Out>;
   using Body = ElementwiseBody<typename In::tree, typename In::out, Operands>;
   return TreeCode<Operands>{tree_loops<typename In::tree, typename In::out, Operands>,
+                            &rows_loops<typename In::tree, typename In::out, Operands>,
                             grain_of(time_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},

@@ -206,6 +206,71 @@ TEST_CASE_TEMPLATE("copies and sums of rows and columns that repeat are what a p
   });
 }
 
+TEST_CASE_TEMPLATE("rows that are not dense, or whose operands repeat, are computed where they lie, and nothing else is written", T, int8_t, int32_t, bfloat16, float, double) {
+  situ_test::with_every_instruction_set<Cpu>([&] {
+    CAPTURE(static_cast<int>(get_instruction_set()));
+    for (int64_t const rows : {1, 3, 64, 65, 131}) {
+      for (int64_t const width : {15, 16, 17, 23, 31, 32, 33, 40, 63, 100, 127, 300}) {
+        CAPTURE(rows);
+        CAPTURE(width);
+        int64_t const around = width + 3;
+        auto const number = [](int64_t i, int64_t j) { return static_cast<float>((i * 7 + j * 3) % 13); };
+        std::vector<T> all, of_rows, of_columns;
+        for (int64_t i = 0; i < rows + 2; ++i) {
+          for (int64_t j = 0; j < around; ++j) all.push_back(static_cast<T>(number(i, j)));
+        }
+        for (int64_t i = 0; i < rows; ++i) of_rows.push_back(static_cast<T>(static_cast<float>(i % 5 + 1)));
+        for (int64_t j = 0; j < width; ++j) of_columns.push_back(static_cast<T>(static_cast<float>(j % 6)));
+        Tensor<T> const column(of_rows, {rows, 1}), row(of_columns, {width});
+        auto const wrong = [&](auto write, auto expected) {
+          Tensor<T> frame(all, {rows + 2, around});
+          Tensor<T> inner = frame.slice(0, 1, rows + 1).slice(1, 2, width + 2);
+          write(inner);
+          std::vector<T> const now = frame.to_vector();
+          int result = 0;
+          for (int64_t i = 0; i < rows + 2; ++i) {
+            for (int64_t j = 0; j < around; ++j) {
+              bool const inside = i >= 1 && i <= rows && j >= 2 && j < width + 2;
+              float const x = number(i, j), wanted = inside ? expected(x, static_cast<float>((i - 1) % 5 + 1), static_cast<float>((j - 2) % 6)) : x;
+              result += static_cast<float>(now[static_cast<std::size_t>(i * around + j)]) != wanted;
+            }
+          }
+          return result;
+        };
+        CHECK(wrong([&](Tensor<T>& x) { x += column; }, [](float x, float c, float) { return x + c; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign(x * row); }, [](float x, float, float r) { return x * r; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign(column * row); }, [](float, float c, float r) { return c * r; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign((x - column) * column + row); }, [](float x, float c, float r) { return (x - c) * c + r; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign(cast<T>(x > column)); }, [](float x, float c, float) { return x > c ? 1.f : 0.f; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign(where(row > column, x, column)); }, [](float x, float c, float r) { return r > c ? x : c; }) == 0);
+        CHECK(wrong([&](Tensor<T>& x) { x.assign(-x); }, [](float x, float, float) { return -x; }) == 0);
+        Tensor<bool> const larger = row > column;
+        std::vector<bool> by_hand;
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < width; ++j) by_hand.push_back(j % 6 > i % 5 + 1);
+        }
+        CHECK(larger.to_vector() == by_hand);
+      }
+    }
+  });
+}
+
+TEST_CASE("rows that are cut, whose last part is less than a register") {
+  situ_test::with_every_instruction_set<Cpu>([] {
+    for (int64_t const columns : {16384 + 1, 16384 + 5, 32768 + 15, 32768 + 16}) {
+      CAPTURE(columns);
+      Tensor<float> x = arange<float>(3 * columns).view({3, columns});
+      Tensor<float> const column = Tensor<float>{10, 20, 30}.view({3, 1});
+      x += column;
+      int wrong = 0;
+      for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t j = 0; j < columns; ++j) wrong += x.data()[i * columns + j] != static_cast<float>(i * columns + j + 10 * (i + 1));
+      }
+      CHECK(wrong == 0);
+    }
+  });
+}
+
 TEST_CASE("results do not depend on the number of threads, to the bit") {
   Tensor<float> const a = linspace(-3, 3, 1500 * 1031).view({1500, 1031}), b = linspace(7, -2, 1031 * 1500).view({1031, 1500});
   Tensor<float> const row = a[0], column = b.select(0, 0).unsqueeze(1);

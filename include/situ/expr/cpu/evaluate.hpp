@@ -381,5 +381,74 @@ struct ElementwiseBody {
   }
 };
 
+/// Rows of a result. Operand o begins at data[o], and from row to row it is `row_bytes[o]` further on. Its elements follow each other (step 1), or all of a
+/// row are the same one (step 0): a register of copies then lies there.
+struct RowsRun {
+  void* const* data;
+  int64_t const* step;
+  int64_t const* row_bytes;
+  int64_t rows, count;
+};
+using RowsLoop = void (*)(void const* tree, RowsRun const* run);
+
+/// A tree over rows, of a pack or more: operands that repeat, and rows that do not follow each other, go without buffers.
+template <class Tree, class Out, int Operands>
+struct RowLoopBody {
+  using Whole = ElementwiseBody<Tree, Out, Operands>;
+
+  /// Whether buffers would take a part of the time that is worth the loop.
+  static constexpr bool pays = is_light<Tree> && Operands <= 5 && !std::is_same_v<Tree, Input<Out, 0>>;
+
+  template <class Isa>
+  SITU_INLINE static void run(void const* tree_, RowsRun const* run_) {
+    constexpr int N = Whole::template lanes_in<Isa>;
+    constexpr std::make_integer_sequence<int, Operands> numbers{};
+    constexpr int64_t pack_bytes = N * static_cast<int>(sizeof(Out));
+    Tree const tree = *static_cast<Tree const*>(tree_);
+    RowsRun const run = *run_;
+    int64_t step[Operands], to_last[Operands];
+    for (int o = 0; o < Operands; ++o) step[o] = run.step[o] * N * Whole::element_size(o), to_last[o] = run.step[o] * (run.count - N) * Whole::element_size(o);
+    PackPlaces<Operands> row;
+    row.start(reinterpret_cast<char const* const*>(run.data), step, 0, numbers);
+    bool const tail = run.count % N != 0;
+    alignas(64) unsigned char kept[pack_bytes] = {};
+    for (int64_t left = run.rows; left > 0; --left, row.next_row(run.row_bytes, numbers)) {
+      if (tail) {  // what ends with the row first: the output may be an input
+        PackPlaces<Operands> last = row;
+        last.next_row(to_last, numbers);
+        store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{last.at + 1, 0}), reinterpret_cast<Out*>(kept));
+      }
+      PackPlaces<Operands> places = row;
+      int64_t packs = run.count / N;
+      SITU_ALIGN_LOOP;
+      do {
+        store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{places.at + 1, 0}), reinterpret_cast<Out*>(const_cast<char*>(places.at[0])));
+        places.go_on(N, numbers);
+      } while (--packs != 0);
+      if (tail) __builtin_memcpy(const_cast<char*>(row.at[0]) + to_last[0], kept, pack_bytes);
+    }
+  }
+};
+/// The loops over rows of a tree for each instruction set; null where there is none. Few processors of x86 run its baseline.
+using RowsLoops = Variants<void, void const*, RowsRun const*>;
+template <class Tree, class Out, int Operands>
+inline constexpr RowsLoops rows_loops = []() -> RowsLoops {
+  using Body = RowLoopBody<Tree, Out, Operands>;
+  if constexpr (Body::pays) {
+#if defined(__CUDA_ARCH__)
+    return {};
+#elif SITU_X86 && !defined(SITU_TEST_BASELINE_ONLY)
+    RowsLoop const short_loop = &run_avx2<Body, void const*, RowsRun const*>;
+    if constexpr (Body::Whole::short_loop == instruction_set::avx2) return {{nullptr, short_loop, short_loop}};
+    else return {{nullptr, short_loop, &run_avx512<Body, void const*, RowsRun const*>}};
+#else
+    RowsLoop const loop = &run_baseline<Body, void const*, RowsRun const*>;
+    return {{loop, loop, loop}};
+#endif
+  } else {
+    return {};
+  }
+}();
+
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI

@@ -32,6 +32,7 @@ constexpr Grain grain_of(Cost const& cost, int64_t whole = 1024) {
 template <int Operands>
 struct TreeCode {
   TreeLoops<Operands> const* start;
+  RowsLoops const* rows = nullptr;  ///< whose rows lie anywhere; null where it has none
   Grain grain;
   Formula const* formula;
   MoverFunctions const* movers[Operands];
@@ -203,6 +204,8 @@ struct StridedKernel {
     space.grid = grid;
     space.stream = stream;
     space.copies = bound.copies;
+    if (!stream && bound.rows) space.rows_loop = bound.rows->of[static_cast<int>(current_instruction_set())];
+    space.tree = bound.tree, space.rows_from = bound.lanes;
     for (int o = 0; o < Operands; ++o) space.element_sizes[o] = bound.sizes[o];
     return space;
   }
@@ -313,6 +316,7 @@ inline constexpr TreeCode<Operands> tree_code = []<int... Os>(std::integer_seque
   using In = Looped<Tree, Out>;
   using Body = ElementwiseBody<typename In::tree, typename In::out, Operands>;
   return TreeCode<Operands>{tree_loops<typename In::tree, typename In::out, Operands>,
+                            &rows_loops<typename In::tree, typename In::out, Operands>,
                             grain_of(time_of<typename In::tree> + Cost{static_cast<int>(sizeof(Out)), 0}),
                             &formula_of<Tree>,
                             {Os == 0 ? mover_of<Out> : input_movers<Tree, Operands>.of[Os]...},

@@ -94,6 +94,24 @@ SITU_NOINLINE inline void splat_rows(char* to, int64_t to_row, char const* from,
   dispatch<SplatRowsBody>(to, to_row, from, from_row, size, rows, bytes);
 }
 
+/// Repeats one element of each row over 64 bytes; elements of 4 or 8 bytes, `from_row` bytes apart.
+struct SplatLinesBody {
+  template <class Isa>
+  SITU_INLINE static int run(char* to, char const* from, int64_t from_row, int size, int64_t rows) {
+    for (; rows > 0; --rows, to += 64, from += from_row) {
+      uint32_t low, high;
+      __builtin_memcpy(&low, from, 4);
+      __builtin_memcpy(&high, from + size - 4, 4);
+      pack<uint64_t, Isa::bytes / 8, Isa> const copies(uint64_t{high} << 32 | low);
+      for (int b = 0; b < 64; b += Isa::bytes) __builtin_memcpy(to + b, &copies.v, Isa::bytes);
+    }
+    return 0;
+  }
+};
+SITU_NOINLINE inline void splat_lines(char* to, char const* from, int64_t from_row, int size, int64_t rows) {
+  dispatch<SplatLinesBody>(to, from, from_row, size, rows);
+}
+
 /// Pieces of rows, whole lines of which are written past the caches. A line that is begun by one piece and completed by the next
 /// waits in `begun`, 64 bytes for each row, or null for whole rows: all pieces but the last one have at least 64 bytes.
 struct StreamRowsBody {

@@ -1,11 +1,11 @@
 /// Tiles: how strided operands are brought to a kernel that reads contiguous or repeated elements only.
 ///
 /// An index space is cut into tiles, which threads share. Rows of a tile in which every operand steps by one or not at all are
-/// run where they lie. Everything else goes in packs of some thousand bytes: operands that are not dense over a pack are copied
-/// into buffers that stay in the nearest cache, and so is the result. Short rows are packed together, and a *transposed* operand,
-/// one whose shortest stride is along another axis than the last one, is packed as many rows at a time as a cache line, or two
-/// of them, hold of it: each of its lines is then read once. None of this depends on the expression, so none of it is instantiated per
-/// expression.
+/// run where they lie, by a loop of the tree's own where buffers would take a part of its time. Everything else goes in packs of
+/// some thousand bytes: operands that are not dense over a pack are copied into buffers that stay in the nearest cache, and so is
+/// the result. Short rows are packed together, and a *transposed* operand, one whose shortest stride is along another axis than
+/// the last one, is packed as many rows at a time as a cache line, or two of them, hold of it: each of its lines is then read
+/// once. All of this is shared by expressions but for that loop.
 #pragma once
 
 #include <situ/core/shape.hpp>
@@ -31,6 +31,7 @@ struct TileGrid {
   int row_axis = -1;    ///< taken together with the last axis; -1 when there is no other
   int layer_axis = -1;  ///< and with these two where they are short; -1 when it is not
   bool packs = false;
+  bool by_rows = false;  ///< in the loop of the tree
   bool prefetches = false;
   int64_t pack_layers = 1, pack_rows = 1, pack_columns = 1;
   int64_t rows_ahead = 1;  ///< of a pack, whose lines are prefetched
@@ -56,6 +57,9 @@ struct StridedSpace {
   MoverFunctions const* const* movers;  ///< of each operand's elements
   int element_sizes[max_operands];      ///< of `operands` of them; the others are not cleared, which costs more than a small launch has time for
   int outputs = 1;  ///< the first operands are written, all with the same strides; those without a mover are not
+  RowsLoop rows_loop = nullptr;  ///< of the tree, where it has one
+  void const* tree = nullptr;
+  int64_t rows_from = 0;  ///< elements it takes rows from
   AccumulateFunction const* accumulate = nullptr;  ///< for outputs that are sums of what is written, with strides of their own; null for the others
 
   StridedSpace(int rank_, int operands_, int64_t const* sizes_, int64_t const* strides_, void* const* data_, MoverFunctions const* const* movers_)
@@ -71,6 +75,7 @@ struct StridedSpace {
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
+    bool copied = false;  // what is not dense from row to row, which packs would have to copy
     bool in_pages = false;  // large transposed operands whose columns are whole pages apart, and so in each other's way
     int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
@@ -78,6 +83,7 @@ struct StridedSpace {
       int64_t const* const steps = strides + o * max_rank;
       int64_t const step = steps[last()], size = element_sizes[o];
       if (size > widest) widest = size;
+      copied = copied || (row >= 0 && (steps[row] != 0 && (step != 1 || steps[row] != columns)));
       if (is_sum(o) || step == 0 || step == 1) continue;
       buffers = true;
       int64_t const apart = magnitude(step);
@@ -91,6 +97,7 @@ struct StridedSpace {
       }
     }
     int64_t const rows = row < 0 ? 1 : sizes[row];
+    grid.by_rows = rows_loop && !buffers && columns >= rows_from && columns >= (copied ? 16 : 32);
     if (!transposes && operands * (long_pack_bytes + 64) <= scratch_bytes && n * widest >= 8 * long_pack_bytes) grid.buffer_bytes = long_pack_bytes + 64;
     else grid.buffer_bytes = operands * (pack_bytes + 64) <= scratch_bytes ? pack_bytes + 64 : scratch_bytes / operands / 64 * 64;
     int64_t const pack = (grid.buffer_bytes - 64) >> (widest > 4 ? 3 : widest > 2 ? 2 : widest - 1);
@@ -102,7 +109,7 @@ struct StridedSpace {
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
       bool must_copy = false;
       for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
-      grid.packs = columns * widest < (must_copy ? 768 : 2048);
+      grid.packs = !grid.by_rows && columns * widest < (must_copy ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }
@@ -113,10 +120,11 @@ struct StridedSpace {
     pack_rows = smaller(pack_rows, rows);
     int64_t tile_rows = transposes && columns > width ? pack_rows : tile_elements / width;
     if (grid.packs) tile_rows = tile_rows < pack_rows ? pack_rows : tile_rows / pack_rows * pack_rows;
+    if (grid.by_rows) tile_rows = smaller(tile_rows, rows_together());
     if (row >= 0) grid.tile[row] = smaller(tile_rows, rows);
     grid.tile[last()] = width;
     int const layer = row == last() - 1 ? last() - 2 : last() - 1;
-    if (layer >= 0 && rows * columns <= pack / 4) {
+    if (layer >= 0 && !grid.by_rows && rows * columns <= pack / 4) {
       grid.layer_axis = layer;
       grid.packs = true;
       grid.prefetches = false;
@@ -138,6 +146,8 @@ struct StridedSpace {
     }
     for (int k = 0; k < rank; ++k) grid.tiles *= tiles(k), grid.elements *= grid.tile[k];
   }
+  /// How many rows the loop of the tree takes at once: a buffer holds a register for each.
+  int64_t rows_together() const { return (grid.buffer_bytes - 64) / 64; }
   SITU_NOINLINE int64_t tiles(int axis) const {
     int64_t const size = sizes[axis], tile = grid.tile[axis];
     return size <= tile ? 1 : tile == 1 ? size : (size + tile - 1) / tile;
@@ -187,6 +197,7 @@ class TileWalk {
       for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
       return;
     }
+    if (grid_.by_rows && columns_ >= space_.rows_from) return in_loop_of_tree();
     if (!grid_.packs) return rows();
     for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
       for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
@@ -218,6 +229,32 @@ class TileWalk {
         }
       }
       run_(self_, data, mask, count, space_.stream);
+    }
+  }
+
+  /// The same in the loop of the tree: what repeats along the rows is a register of copies for each of them.
+  void in_loop_of_tree() {
+    void* data[max_operands];
+    int64_t row_bytes[max_operands];
+    int64_t const together = space_.rows_together();
+    for (int64_t r = 0; r < rows_; r += together) {
+      int64_t const rows = smaller(together, rows_ - r);
+      for (int o = 0; o < space_.operands; ++o) {
+        int const size = space_.element_sizes[o];
+        data[o] = at(o, 0, r, 0);
+        row_bytes[o] = row_[o] * size;
+        if (step_[o] != 0) continue;
+        if (row_[o] == 0) {
+          data[o] = repeated(o, data[o]);
+        } else {
+          if (size >= 4) splat_lines(reinterpret_cast<char*>(buffer_[o]), static_cast<char const*>(data[o]), row_bytes[o], size, rows);
+          else space_.movers[o]->move({buffer_[o], 64 / size, 1, data[o], row_[o], 0, rows, 64 / size});
+          data[o] = buffer_[o];
+          row_bytes[o] = 64;
+        }
+      }
+      RowsRun const run{data, step_, row_bytes, rows, columns_};
+      space_.rows_loop(space_.tree, &run);
     }
   }
 
