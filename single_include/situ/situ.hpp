@@ -17555,26 +17555,30 @@ SITU_INLINE pow_parts<N, Isa> split_pow(pack<double, N, Isa> const& m, pack<doub
   return {limited - n, n};
 }
 
-/// Whether a number is one of the exponents 1, 2, 3, 4, -1 and 1/2, whose powers are products, a quotient or a root. Most others are told by one look: few
-/// digits stand behind the points of these.
+/// The exponents 1, 2, 3, 4, -1 and 1/2, whose powers are products, a quotient or a root: twice the number, or 0 for all others. Most of those are told by
+/// one look: few digits stand behind the points of these.
 template <class T>
-SITU_INLINE bool is_simple(T n) {
+SITU_INLINE int simple_exponent(T n) {
   using Bits = situ::detail::unsigned_of_size<T>;
-  if (SITU_LIKELY((situ::detail::bits_to<Bits>(n) & ((Bits(1) << (std::numeric_limits<T>::digits - 2)) - 1)) != 0)) return false;
-  return n == T(2) || n == T(1) || n == T(3) || n == T(4) || n == T(-1) || n == T(0.5);
+  if (SITU_LIKELY((situ::detail::bits_to<Bits>(n) & ((Bits(1) << (std::numeric_limits<T>::digits - 2)) - 1)) != 0 || !(n >= T(-1) && n <= T(4)))) return 0;
+  int const twice = static_cast<int>(n + n);
+  bool const known = twice > 0 ? (0b101010110u >> twice & 1u) != 0 : twice == -2;
+  return known && T(twice) == n + n ? twice : 0;
 }
 /// The power of all lanes to such a one; at most two roundings behind each other are in it.
 template <class T, int N, class Isa>
-SITU_INLINE pack<T, N, Isa> simple_power(pack<T, N, Isa> const& x, T n) {
+SITU_INLINE pack<T, N, Isa> simple_power(pack<T, N, Isa> const& x, int twice) {
   using P = pack<T, N, Isa>;
-  if (n == T(1)) return x;
-  if (n == T(-1)) return P(T(1)) / x;
-  if (n == T(0.5)) {
+  if (twice == 4) return x * x;
+  if (twice == 6) return x * x * x;
+  if (twice == 2) return x;
+  if (twice == -2) return P(T(1)) / x;
+  if (twice == 1) {
     P const infinity(std::numeric_limits<T>::infinity());
     return select(x == -infinity, infinity, math::sqrt(x) + P(T(0)));  // of -0 it is 0
   }
   P const square = x * x;
-  return n == T(2) ? square : n == T(3) ? square * x : square * square;
+  return square * square;
 }
 
 }  // namespace detail
@@ -17590,7 +17594,8 @@ template <int N, class Isa>
 SITU_INLINE pack<float, N, Isa> pow(pack<float, N, Isa> const& x, pack<float, N, Isa> const& y) {
   using P = pack<float, N, Isa>;
   using Ix = pack<int32_t, N, Isa>;
-  if (SITU_UNLIKELY(detail::is_simple(y[0])) && !detail::any(y != P(y[0]))) return detail::simple_power(x, y[0]);
+  int const simple = detail::simple_exponent(y[0]);
+  if (SITU_UNLIKELY(simple != 0) && !detail::any(y != P(y[0]))) return detail::simple_power(x, simple);
   // x = 2^e m with m in [0.707, 1.414].
   Ix const bits = bitcast<int32_t>(x);
   Ix const from = bits - Ix(0x3f3504f3);
@@ -17654,7 +17659,8 @@ SITU_INLINE two<pack<double, N, Isa>> log_in_two(pack<double, N, Isa> const& x) 
 template <int N, class Isa>
 SITU_INLINE pack<double, N, Isa> pow(pack<double, N, Isa> const& x, pack<double, N, Isa> const& y) {
   using P = pack<double, N, Isa>;
-  if (SITU_UNLIKELY(detail::is_simple(y[0])) && !detail::any(y != P(y[0]))) return detail::simple_power(x, y[0]);
+  int const simple = detail::simple_exponent(y[0]);
+  if (SITU_UNLIKELY(simple != 0) && !detail::any(y != P(y[0]))) return detail::simple_power(x, simple);
   if constexpr (!Isa::fma) {
     return detail::every_lane<detail::scalar_pow>(x, y);
   } else {
