@@ -39299,6 +39299,17 @@ struct PoolPlan {
   bool count_padding;
   int64_t planes;
 
+  /// Whether the one window of a plane has all of it.
+  bool takes_planes() const {
+    auto const all = [](PoolAxis const& a) {
+      int64_t first = 0, last = 0;
+      if (a.axis.windows == 1 && a.axis.dilation == 1) a.range(0, first, last);
+      return first == 0 && last == a.axis.extent;
+    };
+    return all(y) && all(x);
+  }
+  /// How many elements of a window count, those of padding with them where they do.
+  int64_t count_of_planes() const { return count_padding ? y.padded_count(0) * x.padded_count(0) : y.axis.extent * x.axis.extent; }
   /// Whether rows may be kept with their padding: it is not more than the image.
   bool pads_rows() const { return !x.adaptive && x.axis.padding <= x.axis.extent + 64; }
 };
@@ -39364,13 +39375,12 @@ struct PoolColumnsBody {
   }
 };
 
-/// The same for a stride of 3 or more where nothing counts: what each column of the windows reads is put together in `parts` first. `from` is the image's first
-/// element.
+/// The same for a stride of 3 or more: what each column of the windows reads is put together in `parts` first. `from` is the image's first element.
 template <class Pooling, class T>
 struct PoolPartsBody {
   using C = compute_t<T>;
   template <class Isa>
-  SITU_INLINE static int run(T* to, C* parts, C const* from, WindowAxis const& x) {
+  SITU_INLINE static int run(T* to, C* parts, C const* from, C const* columns, C rows, WindowAxis const& x) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, lanes, Isa>;
     PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
@@ -39381,9 +39391,54 @@ struct PoolPartsBody {
     for (int64_t j = 0; j < x.windows; j += lanes) {
       P value = P::load(parts + j);
       for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
+      if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
       store_windows<T>(value, to + j, x.windows - j);
     }
     return 0;
+  }
+};
+
+/// Whole planes that follow each other, of `elements` each, to one number each.
+template <class Pooling, class T>
+struct PoolPlanesBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C const* from, int64_t planes, int64_t elements, C count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    P const none(Pooling::template least<C>());
+    for (; planes > 0; --planes, ++to, from += elements) {
+      P a = none, b = none;
+      int64_t k = 0;
+      for (; k + 2 * N <= elements; k += 2 * N) a = Pooling::combine(a, P::load(from + k)), b = Pooling::combine(b, P::load(from + k + N));
+      if (k + N <= elements) a = Pooling::combine(a, P::load(from + k)), k += N;
+      C value = of_lanes<Isa>(Pooling::combine(a, b), from + k, elements - k);
+      if constexpr (Pooling::counts) value = value / count;
+      *to = convert_scalar<T>(value);
+    }
+    return 0;
+  }
+
+ private:
+  /// The lanes and what is left behind them, fewer elements than lanes: half of the lanes at a time.
+  template <class Isa, int N>
+  SITU_INLINE static C of_lanes(pack<C, N, Isa> const& a, C const* rest, int64_t left) {
+    if constexpr (N > 16 / static_cast<int>(sizeof(C))) {
+      using Half = pack<C, N / 2, Isa>;
+      struct Halves {
+        typename Half::vector lower, upper;
+      } halves;
+      static_assert(sizeof halves == sizeof a.v);
+      __builtin_memcpy(&halves, &a.v, sizeof halves);
+      Half both = Pooling::combine(Half(halves.lower), Half(halves.upper));
+      if (left >= N / 2) both = Pooling::combine(both, Half::load(rest)), rest += N / 2, left -= N / 2;
+      return of_lanes<Isa>(both, rest, left);
+    } else {
+      C value = a[0];
+      for (int l = 1; l < N; ++l) value = Pooling::combine(value, a[l]);
+      for (int64_t k = 0; k < left; ++k) value = Pooling::combine(value, rest[k]);
+      return value;
+    }
   }
 };
 
@@ -39457,13 +39512,14 @@ struct PoolKernel {
 
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
+    if (plan.takes_planes() && (direct || plan.y.axis.extent * plan.x.axis.extent <= chunk)) return pool_planes(first, last);
     WindowAxis const& x = plan.x.axis;
     bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     PaddedLine const line(x, longest_pack);
-    bool const by_parts = !Pooling::counts && !by_packs && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
-    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    bool const by_parts = !by_packs && plan.pads_rows() && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
+    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && (by_packs || by_parts) ? whole_packs(x.windows) : 0;
     int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
@@ -39503,11 +39559,9 @@ struct PoolKernel {
         dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
       }
-      if constexpr (!Pooling::counts) {
-        if (by_parts) {
-          dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), x);
-          continue;
-        }
+      if (by_parts) {
+        dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), const_cast<C const*>(columns), static_cast<C>(counted_rows), x);
+        continue;
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;
@@ -39555,6 +39609,21 @@ struct PoolKernel {
       }
       dispatch<PoolFoursBody<Pooling, T>>(result + first * x.windows, from, rows, x.extent, x.windows, C(4));
       first += rows;
+    }
+  }
+  void pool_planes(int64_t first, int64_t last) const {
+    int64_t const size = plan.y.axis.extent * plan.x.axis.extent;
+    C const count = static_cast<C>(plan.count_of_planes());
+    if (direct) {
+      dispatch<PoolPlanesBody<Pooling, T>>(result + first, static_cast<C const*>(bound.data[1]) + first * size, last - first, size, count);
+      return;
+    }
+    alignas(64) C buffer[chunk];
+    while (first < last) {
+      int64_t const planes = last - first < chunk / size ? last - first : chunk / size;
+      read(buffer, first * size, planes * size);
+      dispatch<PoolPlanesBody<Pooling, T>>(result + first, static_cast<C const*>(buffer), planes, size, count);
+      first += planes;
     }
   }
   /// One row of the input: where it lies, when whole packs of it lie in the input, else evaluated into `to`, which is padded.
@@ -39769,7 +39838,11 @@ inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
   if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
     fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
   }
-  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent - 1) / windows + 1, 1, 0, 1}, true}; };
+  auto const axis = [](int64_t extent, int64_t windows) {
+    int64_t const longest = (extent - 1) / windows + 1;
+    if (longest * windows == extent) return PoolAxis{{extent, windows, longest, longest, 0, 1}, false};
+    return PoolAxis{{extent, windows, longest, 1, 0, 1}, true};
+  };
   return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 
@@ -54808,6 +54881,37 @@ struct MaxPoolGradientKernel {
   }
 };
 
+/// The shares of means over windows that lie side by side, `count` elements each: a line of them for every row of windows, and as many copies as a window has rows.
+template <class T>
+struct PoolTilesBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(C* to, T const* g, C* line, int64_t planes, WindowAxis const& y, WindowAxis const& x, C count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> lanes{};
+    auto const row_bytes = static_cast<std::size_t>(x.extent) * sizeof(C);
+    for (int64_t k = x.windows * x.kernel; k < x.extent; ++k) line[k] = C(0);
+    for (; planes > 0; --planes) {
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
+        int64_t j = 0;
+        for (; x.kernel == 2 && j + N <= x.windows; j += N) {
+          P const shares = P(load_lanes<T, N, Isa>(g + j)) / P(count);
+          interleaved<0>(shares, shares, lanes).store(line + 2 * j);
+          interleaved<1>(shares, shares, lanes).store(line + 2 * j + N);
+        }
+        for (; j < x.windows; ++j) {
+          C const share = static_cast<C>(g[j]) / count;
+          for (int64_t k = 0; k < x.kernel; ++k) line[j * x.kernel + k] = share;
+        }
+        for (int64_t row = 0; row < y.kernel; ++row, to += x.extent) std::memcpy(to, line, row_bytes);
+      }
+      for (int64_t k = (y.extent - y.windows * y.kernel) * x.extent; k > 0; --k) *to++ = C(0);
+    }
+    return 0;
+  }
+};
+
 /// Items are planes: every window gives each of its elements an equal share.
 template <class T>
 struct MeanPoolGradientKernel {
@@ -54819,6 +54923,8 @@ struct MeanPoolGradientKernel {
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
     int64_t const size = y.extent * x.extent;
+    if (plan.takes_planes() && size * static_cast<int64_t>(sizeof(C)) >= 64) return share_planes(first, last);
+    if (tiles(plan.y) && tiles(plan.x) && x.extent <= tile_columns) return share_tiles(first, last);
     if (PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -54842,6 +54948,30 @@ struct MeanPoolGradientKernel {
   }
 
  private:
+  static constexpr int64_t tile_columns = 2048;
+  /// Whether windows lie side by side, inside of the image.
+  static bool tiles(PoolAxis const& a) {
+    return !a.adaptive && a.axis.kernel == a.axis.stride && a.axis.padding == 0 && a.axis.dilation == 1 && a.axis.windows * a.axis.kernel <= a.axis.extent;
+  }
+  void share_tiles(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    C line[tile_columns];
+    dispatch<PoolTilesBody<T>>(result + first * y.extent * x.extent, gradients + first * y.windows * x.windows, static_cast<C*>(line), last - first, y, x,
+                               static_cast<C>(y.kernel * x.kernel));
+  }
+  /// Where planes have one window, of all of their elements.
+  void share_planes(int64_t first, int64_t last) const {
+    constexpr int size = sizeof(C), most = 256;
+    int64_t const bytes = plan.y.axis.extent * plan.x.axis.extent * size;
+    C const count = static_cast<C>(plan.count_of_planes());
+    C shares[most];
+    while (first < last) {
+      int64_t const planes = last - first < most ? last - first : most;
+      for (int64_t k = 0; k < planes; ++k) shares[k] = static_cast<C>(gradients[first + k]) / count;
+      splat_rows(reinterpret_cast<char*>(result) + first * bytes, bytes, reinterpret_cast<char const*>(shares), size, size, planes, bytes);
+      first += planes;
+    }
+  }
   /// By packs; false where there is no memory for it.
   bool gather(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;

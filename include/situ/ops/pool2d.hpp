@@ -113,7 +113,11 @@ inline PoolPlan plan_parts(Shape const& shape, extent2d size) {
   if (size.height < 1 || size.width < 1 || shape[at] < 1 || shape[at + 1] < 1) {
     fail<ShapeError>("adaptive_avg_pool2d: images of shape ", shape, " cannot become ", by(size), ": all extents must be 1 or more");
   }
-  auto const axis = [](int64_t extent, int64_t windows) { return PoolAxis{{extent, windows, (extent - 1) / windows + 1, 1, 0, 1}, true}; };
+  auto const axis = [](int64_t extent, int64_t windows) {
+    int64_t const longest = (extent - 1) / windows + 1;
+    if (longest * windows == extent) return PoolAxis{{extent, windows, longest, longest, 0, 1}, false};
+    return PoolAxis{{extent, windows, longest, 1, 0, 1}, true};
+  };
   return {axis(shape[at], size.height), axis(shape[at + 1], size.width), false, 0};
 }
 

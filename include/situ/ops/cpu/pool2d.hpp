@@ -73,6 +73,17 @@ struct PoolPlan {
   bool count_padding;
   int64_t planes;
 
+  /// Whether the one window of a plane has all of it.
+  bool takes_planes() const {
+    auto const all = [](PoolAxis const& a) {
+      int64_t first = 0, last = 0;
+      if (a.axis.windows == 1 && a.axis.dilation == 1) a.range(0, first, last);
+      return first == 0 && last == a.axis.extent;
+    };
+    return all(y) && all(x);
+  }
+  /// How many elements of a window count, those of padding with them where they do.
+  int64_t count_of_planes() const { return count_padding ? y.padded_count(0) * x.padded_count(0) : y.axis.extent * x.axis.extent; }
   /// Whether rows may be kept with their padding: it is not more than the image.
   bool pads_rows() const { return !x.adaptive && x.axis.padding <= x.axis.extent + 64; }
 };
@@ -138,13 +149,12 @@ struct PoolColumnsBody {
   }
 };
 
-/// The same for a stride of 3 or more where nothing counts: what each column of the windows reads is put together in `parts` first. `from` is the image's first
-/// element.
+/// The same for a stride of 3 or more: what each column of the windows reads is put together in `parts` first. `from` is the image's first element.
 template <class Pooling, class T>
 struct PoolPartsBody {
   using C = compute_t<T>;
   template <class Isa>
-  SITU_INLINE static int run(T* to, C* parts, C const* from, WindowAxis const& x) {
+  SITU_INLINE static int run(T* to, C* parts, C const* from, C const* columns, C rows, WindowAxis const& x) {
     constexpr int lanes = Isa::bytes / static_cast<int>(sizeof(C));
     using P = pack<C, lanes, Isa>;
     PaddedLine const line(x, 64 / static_cast<int64_t>(sizeof(C)));
@@ -155,9 +165,54 @@ struct PoolPartsBody {
     for (int64_t j = 0; j < x.windows; j += lanes) {
       P value = P::load(parts + j);
       for (int64_t k = 1; k < line.copies; ++k) value = Pooling::combine(value, P::load(parts + k * line.pitch + j));
+      if constexpr (Pooling::counts) value = value / (P::load(columns + j) * P(rows));
       store_windows<T>(value, to + j, x.windows - j);
     }
     return 0;
+  }
+};
+
+/// Whole planes that follow each other, of `elements` each, to one number each.
+template <class Pooling, class T>
+struct PoolPlanesBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(T* to, C const* from, int64_t planes, int64_t elements, C count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    P const none(Pooling::template least<C>());
+    for (; planes > 0; --planes, ++to, from += elements) {
+      P a = none, b = none;
+      int64_t k = 0;
+      for (; k + 2 * N <= elements; k += 2 * N) a = Pooling::combine(a, P::load(from + k)), b = Pooling::combine(b, P::load(from + k + N));
+      if (k + N <= elements) a = Pooling::combine(a, P::load(from + k)), k += N;
+      C value = of_lanes<Isa>(Pooling::combine(a, b), from + k, elements - k);
+      if constexpr (Pooling::counts) value = value / count;
+      *to = convert_scalar<T>(value);
+    }
+    return 0;
+  }
+
+ private:
+  /// The lanes and what is left behind them, fewer elements than lanes: half of the lanes at a time.
+  template <class Isa, int N>
+  SITU_INLINE static C of_lanes(pack<C, N, Isa> const& a, C const* rest, int64_t left) {
+    if constexpr (N > 16 / static_cast<int>(sizeof(C))) {
+      using Half = pack<C, N / 2, Isa>;
+      struct Halves {
+        typename Half::vector lower, upper;
+      } halves;
+      static_assert(sizeof halves == sizeof a.v);
+      __builtin_memcpy(&halves, &a.v, sizeof halves);
+      Half both = Pooling::combine(Half(halves.lower), Half(halves.upper));
+      if (left >= N / 2) both = Pooling::combine(both, Half::load(rest)), rest += N / 2, left -= N / 2;
+      return of_lanes<Isa>(both, rest, left);
+    } else {
+      C value = a[0];
+      for (int l = 1; l < N; ++l) value = Pooling::combine(value, a[l]);
+      for (int64_t k = 0; k < left; ++k) value = Pooling::combine(value, rest[k]);
+      return value;
+    }
   }
 };
 
@@ -231,13 +286,14 @@ struct PoolKernel {
 
   void operator()(int64_t first, int64_t last) const {
     if (in_fours()) return pool_fours(first, last);
+    if (plan.takes_planes() && (direct || plan.y.axis.extent * plan.x.axis.extent <= chunk)) return pool_planes(first, last);
     WindowAxis const& x = plan.x.axis;
     bool const by_packs = plan.pads_rows() && x.stride <= 2;
     int64_t const before = by_packs ? x.padding : 0, reach = (x.kernel - 1) * x.dilation + 1;  // the row's padding
     int64_t const hang = by_packs ? x.start(x.windows - 1) + reach - x.extent : 0;
     PaddedLine const line(x, longest_pack);
-    bool const by_parts = !Pooling::counts && !by_packs && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
-    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && by_packs ? whole_packs(x.windows) : 0;
+    bool const by_parts = !by_packs && plan.pads_rows() && reads_closely(x) && x.windows >= 8 && x.kernel <= 2 * x.windows && x.stride <= 2 * x.kernel;
+    int64_t const padded = whole_packs(x.extent), columns_padded = Pooling::counts && (by_packs || by_parts) ? whole_packs(x.windows) : 0;
     int64_t const parts_size = by_parts ? line.size() + longest_pack : 0;
     int64_t const row_size = whole_packs(before + (by_packs && x.stride * (x.windows + longest_pack) + reach > padded ? x.stride * (x.windows + longest_pack) + reach : padded)) + longest_pack;
     constexpr int64_t fixed_elements = 16384 / static_cast<int>(sizeof(C));
@@ -277,11 +333,9 @@ struct PoolKernel {
         dispatch<PoolColumnsBody<Pooling, T>>(to, row - before, columns, static_cast<C>(counted_rows), x);
         continue;
       }
-      if constexpr (!Pooling::counts) {
-        if (by_parts) {
-          dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), x);
-          continue;
-        }
+      if (by_parts) {
+        dispatch<PoolPartsBody<Pooling, T>>(to, columns + columns_padded, static_cast<C const*>(row), const_cast<C const*>(columns), static_cast<C>(counted_rows), x);
+        continue;
       }
       for (int64_t j = 0; j < x.windows; ++j) {
         int64_t left, right;
@@ -329,6 +383,21 @@ struct PoolKernel {
       }
       dispatch<PoolFoursBody<Pooling, T>>(result + first * x.windows, from, rows, x.extent, x.windows, C(4));
       first += rows;
+    }
+  }
+  void pool_planes(int64_t first, int64_t last) const {
+    int64_t const size = plan.y.axis.extent * plan.x.axis.extent;
+    C const count = static_cast<C>(plan.count_of_planes());
+    if (direct) {
+      dispatch<PoolPlanesBody<Pooling, T>>(result + first, static_cast<C const*>(bound.data[1]) + first * size, last - first, size, count);
+      return;
+    }
+    alignas(64) C buffer[chunk];
+    while (first < last) {
+      int64_t const planes = last - first < chunk / size ? last - first : chunk / size;
+      read(buffer, first * size, planes * size);
+      dispatch<PoolPlanesBody<Pooling, T>>(result + first, static_cast<C const*>(buffer), planes, size, count);
+      first += planes;
     }
   }
   /// One row of the input: where it lies, when whole packs of it lie in the input, else evaluated into `to`, which is padded.

@@ -405,6 +405,37 @@ struct MaxPoolGradientKernel {
   }
 };
 
+/// The shares of means over windows that lie side by side, `count` elements each: a line of them for every row of windows, and as many copies as a window has rows.
+template <class T>
+struct PoolTilesBody {
+  using C = compute_t<T>;
+  template <class Isa>
+  SITU_INLINE static int run(C* to, T const* g, C* line, int64_t planes, WindowAxis const& y, WindowAxis const& x, C count) {
+    constexpr int N = Isa::bytes / static_cast<int>(sizeof(C));
+    using P = pack<C, N, Isa>;
+    constexpr std::make_integer_sequence<int, N> lanes{};
+    auto const row_bytes = static_cast<std::size_t>(x.extent) * sizeof(C);
+    for (int64_t k = x.windows * x.kernel; k < x.extent; ++k) line[k] = C(0);
+    for (; planes > 0; --planes) {
+      for (int64_t i = 0; i < y.windows; ++i, g += x.windows) {
+        int64_t j = 0;
+        for (; x.kernel == 2 && j + N <= x.windows; j += N) {
+          P const shares = P(load_lanes<T, N, Isa>(g + j)) / P(count);
+          interleaved<0>(shares, shares, lanes).store(line + 2 * j);
+          interleaved<1>(shares, shares, lanes).store(line + 2 * j + N);
+        }
+        for (; j < x.windows; ++j) {
+          C const share = static_cast<C>(g[j]) / count;
+          for (int64_t k = 0; k < x.kernel; ++k) line[j * x.kernel + k] = share;
+        }
+        for (int64_t row = 0; row < y.kernel; ++row, to += x.extent) std::memcpy(to, line, row_bytes);
+      }
+      for (int64_t k = (y.extent - y.windows * y.kernel) * x.extent; k > 0; --k) *to++ = C(0);
+    }
+    return 0;
+  }
+};
+
 /// Items are planes: every window gives each of its elements an equal share.
 template <class T>
 struct MeanPoolGradientKernel {
@@ -416,6 +447,8 @@ struct MeanPoolGradientKernel {
   void operator()(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
     int64_t const size = y.extent * x.extent;
+    if (plan.takes_planes() && size * static_cast<int64_t>(sizeof(C)) >= 64) return share_planes(first, last);
+    if (tiles(plan.y) && tiles(plan.x) && x.extent <= tile_columns) return share_tiles(first, last);
     if (PoolGatherPlan<C>::takes(plan) && gather(first, last)) return;
     for (int64_t plane = first; plane < last; ++plane) {
       C* const to = result + plane * size;
@@ -439,6 +472,30 @@ struct MeanPoolGradientKernel {
   }
 
  private:
+  static constexpr int64_t tile_columns = 2048;
+  /// Whether windows lie side by side, inside of the image.
+  static bool tiles(PoolAxis const& a) {
+    return !a.adaptive && a.axis.kernel == a.axis.stride && a.axis.padding == 0 && a.axis.dilation == 1 && a.axis.windows * a.axis.kernel <= a.axis.extent;
+  }
+  void share_tiles(int64_t first, int64_t last) const {
+    WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
+    C line[tile_columns];
+    dispatch<PoolTilesBody<T>>(result + first * y.extent * x.extent, gradients + first * y.windows * x.windows, static_cast<C*>(line), last - first, y, x,
+                               static_cast<C>(y.kernel * x.kernel));
+  }
+  /// Where planes have one window, of all of their elements.
+  void share_planes(int64_t first, int64_t last) const {
+    constexpr int size = sizeof(C), most = 256;
+    int64_t const bytes = plan.y.axis.extent * plan.x.axis.extent * size;
+    C const count = static_cast<C>(plan.count_of_planes());
+    C shares[most];
+    while (first < last) {
+      int64_t const planes = last - first < most ? last - first : most;
+      for (int64_t k = 0; k < planes; ++k) shares[k] = static_cast<C>(gradients[first + k]) / count;
+      splat_rows(reinterpret_cast<char*>(result) + first * bytes, bytes, reinterpret_cast<char const*>(shares), size, size, planes, bytes);
+      first += planes;
+    }
+  }
   /// By packs; false where there is no memory for it.
   bool gather(int64_t first, int64_t last) const {
     WindowAxis const &y = plan.y.axis, &x = plan.x.axis;
