@@ -43,6 +43,11 @@ Case const cases[] = {
     {"avg that hangs over", {1, 1, 2}, [](V const& x) -> V { return avg_pool2d(x, {1, 3}, {.stride = 2, .ceil_mode = true}); }},
     {"max far larger than the image", {1, 3, 4}, [](V const& x) -> V { return max_pool2d(x, 301, {.stride = 1, .padding = 150}); }},
     {"avg far larger than the image", {1, 3, 4}, [](V const& x) -> V { return avg_pool2d(x, {2, 301}, {.stride = 1, .padding = {0, 150}, .count_include_pad = false}); }},
+    {"avg 2 of many windows", {2, 5, 39}, [](V const& x) -> V { return avg_pool2d(x, 2); }},
+    {"avg 3 side by side", {1, 2, 7, 11}, [](V const& x) -> V { return avg_pool2d(x, 3); }},
+    {"avg of planes", {2, 2, 3, 3}, [](V const& x) -> V { return avg_pool2d(x * 2, 3); }},
+    {"adaptive of planes", {1, 2, 5, 7}, [](V const& x) -> V { return adaptive_avg_pool2d(x, 1); }},
+    {"adaptive of equal parts", {2, 4, 36}, [](V const& x) -> V { return adaptive_avg_pool2d(x, {2, 12}); }},
     {"adaptive", {2, 5, 7}, [](V const& x) -> V { return adaptive_avg_pool2d(x, {2, 3}); }},
     {"adaptive beyond the image", {1, 1, 2, 3}, [](V const& x) -> V { return adaptive_avg_pool2d(x * 2, {3, 5}); }},
 };

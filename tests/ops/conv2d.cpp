@@ -231,6 +231,7 @@ PoolCase const pool_cases[] = {
     {3, 2, 1, 1, true, true},  {3, 2, 1, 1, true, false}, {1, 1, 0, 1, false, true},                {2, 1, 0, 2, false, true},
     {3, 3, 1, 1, true, true},  {{2, 5}, {2, 4}, {1, 2}, 1, true, true}, {{2, 3}, {1, 3}, {0, 1}, 2, false, true},
     {{2, 160}, 1, {1, 80}, 1, false, true}, {{301, 1}, 1, {150, 0}, 1, false, false}, {{1, 175}, 2, {0, 87}, 1, true, true},
+    {3, 3, 0, 1, false, true}, {{2, 4}, {1, 3}, {1, 2}, 1, true, false},
 };
 
 template <class T, class D>
@@ -238,7 +239,11 @@ void check_pooling(Shape const& shape) {
   Generator generator{11};
   Tensor<T> const host = randn<T>(shape, generator);
   Tensor<T, D> const x = host.to(D{});
-  for (PoolCase const& one : pool_cases) {
+  extent2d const plane(shape[2], shape[3]);
+  std::vector<PoolCase> all(std::begin(pool_cases), std::end(pool_cases));
+  all.push_back({plane, 1, 0, 1, false, true});
+  all.push_back({plane, plane, {1, 0}, 1, false, true});
+  for (PoolCase const& one : all) {
     pool2d_options const options{one.stride, one.padding, one.dilation, one.ceil, one.count_padding};
     bool const mean = one.dilation == extent2d(1);
     auto const check = [&](auto const& result, bool largest, double sign) {
@@ -285,6 +290,8 @@ TEST_CASE("adaptive_avg_pool2d gives what PyTorch does") {
   Tensor<float> const x = arange<float>(35).view({1, 1, 5, 7});
   CHECK(situ_test::difference(adaptive_avg_pool2d(x, {2, 3}).to_vector(), std::vector<double>{8, 10, 12, 22, 24, 26}) == "");
   CHECK(situ_test::difference(adaptive_avg_pool2d(x[0], 1).to_vector(), std::vector<double>{17}) == "");
+  // and of torch.arange(48.).view(1, 4, 12), to (2, 4): parts of one size
+  CHECK(situ_test::difference(adaptive_avg_pool2d(arange<float>(48).view({1, 4, 12}), {2, 4}).to_vector(), std::vector<double>{7, 10, 13, 16, 31, 34, 37, 40}) == "");
 }
 
 TEST_CASE("a NaN is the largest element, and integers pool") {
