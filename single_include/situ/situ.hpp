@@ -26490,7 +26490,7 @@ struct CombineBody {
   /// to be compiled.
   static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
 
-  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// A multiple of `together` rows of elements, or fewer than that, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
   struct Strip {
     template <class Isa>
@@ -26505,12 +26505,12 @@ struct CombineBody {
       bool near = false;
       for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
       int64_t i = 0;
-      for (int first = 0; first + group <= rows; first += group) {
+      for (int first = 0; rows >= together && first + group <= rows; first += group) {
         if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
         else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
       }
       if (i == run.count && rows >= together) return 0;
-      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
+      for (int row = 0; row < rows; ++row) {  // of many rows the last columns
         add_row<Isa, N>(tree, run, strip, i);
         if (row + 1 == rows) break;
         for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
@@ -26533,7 +26533,15 @@ struct CombineBody {
         P const sum = joined<Isa, N>(tree, at, i, all);
         R::combine(P::load(strip + i), sum).store(strip + i);
       }
-      return i;
+      if (i == run.count || run.count < N) return i;
+      add_last<N>(strip, run.count, joined<Isa, N>(tree, at, run.count - N, all));
+      return run.count;
+    }
+    /// A pack that ends with the columns: some lanes of it are still to be added.
+    template <int N, class P>
+    SITU_INLINE static void add_last(A* strip, int64_t columns, P const& sum) {
+      A* const to = strip + (columns - N);
+      R::combine(P::load(to), last_lanes(sum, static_cast<int>(columns % N), P(static_cast<A>(R::identity())))).store(to);
     }
     template <class Isa, int N, int... Row>
     SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
@@ -26562,6 +26570,7 @@ struct CombineBody {
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
+        if (n > N) return add_last<N>(strip, n, value<Isa, N>(tree, run, n - N));
         buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
         strip += i;
         i = 0, n = N;
@@ -26852,8 +26861,9 @@ struct ReduceSpace {
 
   /// How many rows of a few columns make one: rows that are close to each other, or the same again, in every operand.
   int64_t foldable_rows() const {
-    constexpr int64_t few = 64, fewest = 16, most = 64, enough = 256;
-    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few || count < 4 * fewest) return 1;
+    constexpr int64_t few = 64, pack = 16, fewest = 16, most = 64, enough = 256;
+    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few) return 1;
+    if (count < (sizes[kept - 1] < pack ? 4 : 32) * fewest) return 1;  // columns that fill a register pay for what is joined in the end only where rows are many
     for (int o = 1; o < operands; ++o) {
       int64_t const across = stride(o, kept - 1), along = stride(o, kept);
       if (element_sizes[o] > 0 && !(across == 1 && (along == sizes[kept - 1] || along == 0)) && !(across == 0 && along == 0)) return 1;
@@ -28418,17 +28428,17 @@ struct ReduceKernel {
   /// other along one axis and every operand is read where it lies.
   int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
     int const together = bound.code->together;
-    if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
+    if (bound.code->evaluate || space.kept >= space.rank || (indexed && row + together > end)) return 1;
     int const last = space.rank - 1;
     int64_t const length = plan.fold > 1 ? end : space.sizes[last], left = length - row % length, rows = left < end - row ? left : end - row;
-    if (rows < together) return 1;
+    if (rows < (indexed ? together : 2)) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
       row_bytes[o] = space.stride(o, last) * plan.fold * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
     if constexpr (indexed) return together;
-    else return static_cast<int>(rows - rows % together);
+    else return static_cast<int>(rows < together ? rows : rows - rows % together);
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {

@@ -425,17 +425,17 @@ struct ReduceKernel {
   /// other along one axis and every operand is read where it lies.
   int rows_together(ReduceSpace const& space, int64_t row, int64_t end, int64_t* row_bytes) const {
     int const together = bound.code->together;
-    if (bound.code->evaluate || row + together > end || space.kept >= space.rank) return 1;
+    if (bound.code->evaluate || space.kept >= space.rank || (indexed && row + together > end)) return 1;
     int const last = space.rank - 1;
     int64_t const length = plan.fold > 1 ? end : space.sizes[last], left = length - row % length, rows = left < end - row ? left : end - row;
-    if (rows < together) return 1;
+    if (rows < (indexed ? together : 2)) return 1;
     for (int o = 1; o < operands; ++o) {
       int64_t const step = space.stride(o, space.kept - 1);
       row_bytes[o] = space.stride(o, last) * plan.fold * space.element_sizes[o];
       if (step != 1 && !(step == 0 && row_bytes[o] == 0 && operands > 2)) return 1;
     }
     if constexpr (indexed) return together;
-    else return static_cast<int>(rows - rows % together);
+    else return static_cast<int>(rows < together ? rows : rows - rows % together);
   }
 
   void deliver(int64_t output, int64_t part, Total const& total) const {

@@ -354,7 +354,7 @@ struct CombineBody {
   /// to be compiled.
   static constexpr bool by_packs = !finds_extremum && ((Operands > 2 && operation_count<Tree> >= 2) || (Operands > 1 && !is_light_to_reduce<Tree>));
 
-  /// A multiple of `together` rows of elements, or one, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
+  /// A multiple of `together` rows of elements, or fewer than that, into a strip of accumulators that is padded to whole packs. Rows lie `row_bytes`
   /// apart, operand by operand. The rows that come next are asked for at the same time.
   struct Strip {
     template <class Isa>
@@ -369,12 +369,12 @@ struct CombineBody {
       bool near = false;
       for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o], near = near || (bytes[o] < 4096 && bytes[o] > -4096);
       int64_t i = 0;
-      for (int first = 0; first + group <= rows; first += group) {
+      for (int first = 0; rows >= together && first + group <= rows; first += group) {
         if (Isa::bytes == 64 || near) i = add_rows<Isa, N, true>(tree, run, first, bytes, strip, all);
         else i = add_rows<Isa, N, false>(tree, run, first, bytes, strip, all);  // where rows are pages long, most processors foresee what comes next
       }
       if (i == run.count && rows >= together) return 0;
-      for (int row = 0; row < rows; ++row) {  // of several rows the last columns
+      for (int row = 0; row < rows; ++row) {  // of many rows the last columns
         add_row<Isa, N>(tree, run, strip, i);
         if (row + 1 == rows) break;
         for (int o = 1; o < Operands; ++o) run.data[o] = static_cast<char*>(run.data[o]) + row_bytes[o];
@@ -397,7 +397,15 @@ struct CombineBody {
         P const sum = joined<Isa, N>(tree, at, i, all);
         R::combine(P::load(strip + i), sum).store(strip + i);
       }
-      return i;
+      if (i == run.count || run.count < N) return i;
+      add_last<N>(strip, run.count, joined<Isa, N>(tree, at, run.count - N, all));
+      return run.count;
+    }
+    /// A pack that ends with the columns: some lanes of it are still to be added.
+    template <int N, class P>
+    SITU_INLINE static void add_last(A* strip, int64_t columns, P const& sum) {
+      A* const to = strip + (columns - N);
+      R::combine(P::load(to), last_lanes(sum, static_cast<int>(columns % N), P(static_cast<A>(R::identity())))).store(to);
     }
     template <class Isa, int N, int... Row>
     SITU_INLINE static pack<A, N, Isa> joined(Tree const& tree, Run<Operands> const* at, int64_t i, std::integer_sequence<int, Row...>) {
@@ -426,6 +434,7 @@ struct CombineBody {
       for (;;) {
         for (; i + N <= n; i += N) R::combine(P::load(strip + i), value<Isa, N>(tree, run, i)).store(strip + i);
         if (i >= n) return;
+        if (n > N) return add_last<N>(strip, n, value<Isa, N>(tree, run, n - N));
         buffer_tail<Tree>(run, buffers, i, static_cast<int>(n - i));
         strip += i;
         i = 0, n = N;

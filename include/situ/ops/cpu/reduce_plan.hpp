@@ -120,8 +120,9 @@ struct ReduceSpace {
 
   /// How many rows of a few columns make one: rows that are close to each other, or the same again, in every operand.
   int64_t foldable_rows() const {
-    constexpr int64_t few = 64, fewest = 16, most = 64, enough = 256;
-    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few || count < 4 * fewest) return 1;
+    constexpr int64_t few = 64, pack = 16, fewest = 16, most = 64, enough = 256;
+    if (kept == 0 || kept + 1 != rank || sizes[kept - 1] >= few) return 1;
+    if (count < (sizes[kept - 1] < pack ? 4 : 32) * fewest) return 1;  // columns that fill a register pay for what is joined in the end only where rows are many
     for (int o = 1; o < operands; ++o) {
       int64_t const across = stride(o, kept - 1), along = stride(o, kept);
       if (element_sizes[o] > 0 && !(across == 1 && (along == sizes[kept - 1] || along == 0)) && !(across == 0 && along == 0)) return 1;
