@@ -54,12 +54,13 @@ struct GatherKernel : GatherProgram<Word, Ix> {
     int const inner = all.rank - 1;
     IndexPlace<3> place(all, first);
     int64_t steps[few];
-    bool const same = is_same_in_every_row(steps);
+    bool const same = last - first >= 4 * all.sizes[inner] && is_same_in_every_row(steps);
     for (int64_t p = first; p < last;) {
       int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
       Word* const to = this->out + p;
       Word const* const values = this->from + place.offset[Base::source];
       if (same && count == all.sizes[inner]) {
+        SITU_UNROLL
         for (int64_t k = 0; k < count; ++k) to[k] = values[steps[k]];
       } else {
         row(to, values, place.offset[Base::indices], count);
@@ -70,8 +71,8 @@ struct GatherKernel : GatherProgram<Word, Ix> {
   }
 
  private:
-  static constexpr int64_t few = 64;
-  /// Whether short rows have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
+  static constexpr int64_t few = 2048;
+  /// Whether rows of not too many elements have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
   bool is_same_in_every_row(int64_t* steps) const {
     auto const& all = this->space;
     int const inner = all.rank - 1;
