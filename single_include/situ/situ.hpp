@@ -2143,7 +2143,6 @@ class Temporary {
 // ---- <situ/device/cpu/device.hpp>
 /// What `Cpu` and `Pinned` can do.
 
-#include <cstring>
 
 
 // ---- <situ/device/cpu/launch.hpp>
@@ -2956,6 +2955,30 @@ void launch(Kernel const& kernel, int64_t items, int64_t grain) {
   spread<Kernel>(&kernel, items, grain);
 }
 
+/// Bytes by the page.
+struct CopyKernel {
+  static constexpr int64_t page = 4096;
+  char* to;
+  char const* from;
+  int64_t bytes;
+
+  int64_t elements(int64_t) const { return bytes / 4; }
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const begin = first * page, end = last * page < bytes ? last * page : bytes;
+    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+  }
+};
+/// memcpy, of much by several threads. It is no launch that a profile shows.
+inline void copy_bytes(void* to, void const* from, std::size_t bytes) {
+  constexpr std::size_t little = 128 * 1024;
+  if (bytes <= little) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  CopyKernel const kernel{static_cast<char*>(to), static_cast<char const*>(from), static_cast<int64_t>(bytes)};
+  spread<CopyKernel>(&kernel, (kernel.bytes + CopyKernel::page - 1) / CopyKernel::page, 256);
+}
+
 }  // namespace SITU_ABI_THREADS
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
@@ -3643,9 +3666,9 @@ struct device_traits<Cpu> {
   static std::string name() { return "cpu"; }
   static void* allocate(std::size_t bytes) { return detail::cpu::allocate(bytes); }
   static void deallocate(void* memory, std::size_t bytes) noexcept { detail::cpu::deallocate(memory, bytes); }
-  static void copy(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_from_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_to_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void copy(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_from_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_to_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
   template <class Kernel>
   static void launch(Kernel const& kernel, int64_t items, int64_t grain) {
     detail::cpu::launch(kernel, items, grain);
@@ -8015,9 +8038,9 @@ struct device_traits<Pinned> {
   static std::string name() { return "pinned"; }
   static void* allocate(std::size_t bytes) { return detail::allocate_pinned(bytes); }
   static void deallocate(void* memory, std::size_t bytes) noexcept { detail::deallocate_pinned(memory, bytes); }
-  static void copy(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_from_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_to_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void copy(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_from_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_to_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
   template <class Kernel>
   static void launch(Kernel const& kernel, int64_t items, int64_t grain) {
     detail::cpu::launch(kernel, items, grain);
@@ -19005,8 +19028,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   const Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
   /// A contiguous copy in storage of its own.
   Tensor clone() const {
+    constexpr std::size_t little = 128 * 1024;  // of more the CPU's kernels write past the caches what does not fit them
     Tensor result = uninitialized(shape(), "clone");
-    if (is_contiguous()) {
+    if (is_contiguous() && (!is_immediate<D> || bytes() <= little)) {
       if (size() > 0) device_traits<D>::copy(result.raw(), data(), bytes());
     } else {
       detail::evaluate<D>(result.raw(), result.layout(), true, *this);
@@ -33174,12 +33198,13 @@ struct GatherKernel : GatherProgram<Word, Ix> {
     int const inner = all.rank - 1;
     IndexPlace<3> place(all, first);
     int64_t steps[few];
-    bool const same = is_same_in_every_row(steps);
+    bool const same = last - first >= 4 * all.sizes[inner] && is_same_in_every_row(steps);
     for (int64_t p = first; p < last;) {
       int64_t const left = all.sizes[inner] - place.at[inner], count = left < last - p ? left : last - p;
       Word* const to = this->out + p;
       Word const* const values = this->from + place.offset[Base::source];
       if (same && count == all.sizes[inner]) {
+        SITU_UNROLL
         for (int64_t k = 0; k < count; ++k) to[k] = values[steps[k]];
       } else {
         row(to, values, place.offset[Base::indices], count);
@@ -33190,8 +33215,8 @@ struct GatherKernel : GatherProgram<Word, Ix> {
   }
 
  private:
-  static constexpr int64_t few = 64;
-  /// Whether short rows have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
+  static constexpr int64_t few = 2048;
+  /// Whether rows of not too many elements have the same indices, all of them good: then also how far from the beginning of a row its elements come from.
   bool is_same_in_every_row(int64_t* steps) const {
     auto const& all = this->space;
     int const inner = all.rank - 1;

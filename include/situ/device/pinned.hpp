@@ -196,9 +196,9 @@ struct device_traits<Pinned> {
   static std::string name() { return "pinned"; }
   static void* allocate(std::size_t bytes) { return detail::allocate_pinned(bytes); }
   static void deallocate(void* memory, std::size_t bytes) noexcept { detail::deallocate_pinned(memory, bytes); }
-  static void copy(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_from_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-  static void copy_to_host(void* to, void const* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void copy(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_from_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
+  static void copy_to_host(void* to, void const* from, std::size_t bytes) { detail::cpu::copy_bytes(to, from, bytes); }
   template <class Kernel>
   static void launch(Kernel const& kernel, int64_t items, int64_t grain) {
     detail::cpu::launch(kernel, items, grain);

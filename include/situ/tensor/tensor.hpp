@@ -358,8 +358,9 @@ class Tensor : public detail::ExpressionMembers<Tensor<T, D>> {
   const Tensor contiguous() const { return is_contiguous() ? *this : clone(); }
   /// A contiguous copy in storage of its own.
   Tensor clone() const {
+    constexpr std::size_t little = 128 * 1024;  // of more the CPU's kernels write past the caches what does not fit them
     Tensor result = uninitialized(shape(), "clone");
-    if (is_contiguous()) {
+    if (is_contiguous() && (!is_immediate<D> || bytes() <= little)) {
       if (size() > 0) device_traits<D>::copy(result.raw(), data(), bytes());
     } else {
       detail::evaluate<D>(result.raw(), result.layout(), true, *this);

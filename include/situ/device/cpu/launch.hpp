@@ -291,6 +291,30 @@ void launch(Kernel const& kernel, int64_t items, int64_t grain) {
   spread<Kernel>(&kernel, items, grain);
 }
 
+/// Bytes by the page.
+struct CopyKernel {
+  static constexpr int64_t page = 4096;
+  char* to;
+  char const* from;
+  int64_t bytes;
+
+  int64_t elements(int64_t) const { return bytes / 4; }
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const begin = first * page, end = last * page < bytes ? last * page : bytes;
+    std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+  }
+};
+/// memcpy, of much by several threads. It is no launch that a profile shows.
+inline void copy_bytes(void* to, void const* from, std::size_t bytes) {
+  constexpr std::size_t little = 128 * 1024;
+  if (bytes <= little) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  CopyKernel const kernel{static_cast<char*>(to), static_cast<char const*>(from), static_cast<int64_t>(bytes)};
+  spread<CopyKernel>(&kernel, (kernel.bytes + CopyKernel::page - 1) / CopyKernel::page, 256);
+}
+
 }  // namespace SITU_ABI_THREADS
 }  // namespace detail::cpu
 }  // namespace situ::inline SITU_ABI
