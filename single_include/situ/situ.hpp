@@ -39009,6 +39009,49 @@ void rms_norm(E const&, A const&, W const&, double = 1e-5) = delete;
 #include <vector>
 
 
+// ---- <situ/ops/cpu/pad.hpp>
+/// Padding on the CPU: planes with a constant around them, a few rows at a time while they are in the nearest cache.
+
+
+namespace situ::inline SITU_ABI {
+namespace detail::cpu {
+
+/// Items are the rows of planes that are `padded_rows` high: those before `top`, and behind `rows` of the input, are made of `value` alone, and so is
+/// what stands around each of the others. Lengths of rows in bytes.
+struct PadPlanesKernel {
+  static constexpr char const* operation = "pad";
+  static constexpr int64_t chunk = 16384;  ///< bytes
+  char* to;
+  char const* from;
+  unsigned char value[8];  ///< of `size` bytes
+  int size;
+  int64_t top, rows, padded_rows;
+  int64_t left, row, padded_row;
+
+  int64_t elements(int64_t items) const { return items * (padded_row / size); }
+  void operator()(int64_t first, int64_t last) const {
+    int64_t const most = padded_row < chunk ? chunk / padded_row : 1;
+    while (first < last) {
+      int64_t const plane = first / padded_rows, begin = first % padded_rows;
+      int64_t const count = smaller(smaller(padded_rows - begin, last - first), most);
+      char* const at = to + first * padded_row;
+      fill(at, count * padded_row);
+      int64_t const begun = begin < top ? top : begin, end = smaller(begin + count, top + rows);
+      if (begun < end) copy_rows(at + (begun - begin) * padded_row + left, padded_row, from + (plane * rows + begun - top) * row, row, end - begun, row);
+      first += count;
+    }
+  }
+
+ private:
+  void fill(char* at, int64_t bytes) const {
+    if (bytes >= 64) return splat_rows(at, 0, reinterpret_cast<char const*>(value), 0, size, 1, bytes);
+    for (int64_t k = 0; k < bytes; k += size) std::memcpy(at + k, value, static_cast<std::size_t>(size));
+  }
+};
+
+}  // namespace detail::cpu
+}  // namespace situ::inline SITU_ABI
+
 namespace situ::inline SITU_ABI {
 
 /// How pad fills what it adds.
@@ -39133,13 +39176,41 @@ Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& con
   }
 }
 
+/// A result that the caches hold, padded with a constant along two axes that follow each other, or one, from a dense x. Empty where it is no such.
+template <class T, class D, class E>
+Tensor<T, D> pad_planes(E const& x, Padding const& padding, T value) {
+  if constexpr (is_immediate<D> && std::is_same_v<value_of<E>, T> && requires { x.storage(); }) {
+    Shape const &kept = padding.kept, &padded = padding.padded;
+    if (x.size() == 0 || !x.is_contiguous() || !(kept == x.shape())) return {};
+    int axis = kept.rank() - 1;
+    while (axis > 0 && padded[axis] == kept[axis]) --axis;
+    for (int k = 0; k < axis - 1; ++k) {
+      if (padded[k] != kept[k]) return {};
+    }
+    auto result = Tensor<T, D>::uninitialized(padded, "pad");
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    int64_t const bytes = result.size() * size;
+    if (cpu::goes_past_caches(bytes, x.size() * size)) return {};
+    int64_t const step = result.strides()[axis] * size;
+    cpu::PadPlanesKernel kernel{reinterpret_cast<char*>(result.data()), reinterpret_cast<char const*>(x.data()), {}, static_cast<int>(size), 0, 1, 1, padding.before[axis] * step,
+                                kept[axis] * step, padded[axis] * step};
+    __builtin_memcpy(kernel.value, &value, sizeof value);
+    if (axis > 0) kernel.top = padding.before[axis - 1], kernel.rows = kept[axis - 1], kernel.padded_rows = padded[axis - 1];
+    device_traits<D>::launch(kernel, bytes / kernel.padded_row, (int64_t{1} << 20) / kernel.padded_row + 1);
+    return result;
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
 /// Dtype     that of x, which the value becomes; floating values of integers and bools do not compile.
 /// Throws    ShapeError for widths that do not fit; TypeError for an integer that the element type does not hold.
-/// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
+/// Cost      x is read once; one launch on the CPU for a dense x with two padded axes at most, beside each other, in the caches; else one more for each side that is
+///           padded, or fewer.
 template <class E, number V = int>
   requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
@@ -39148,6 +39219,7 @@ auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   T const filling = detail::convert_scalar<T>(detail::fitting<T>(value, "pad"));
   detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
   if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
+  if (auto whole = detail::pad_planes<T, detail::result_device_t<device_of<E>>>(x, padding, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
     detail::write_into(result, part, constant);
   });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <situ/ops/cpu/join.hpp>
+#include <situ/ops/cpu/pad.hpp>
 #include <situ/ops/formula_view.hpp>
 
 namespace situ::inline SITU_ABI {
@@ -136,13 +137,41 @@ Tensor<T, D> pad_rows(E const& x, Padding const& padding, Constant<T> const& con
   }
 }
 
+/// A result that the caches hold, padded with a constant along two axes that follow each other, or one, from a dense x. Empty where it is no such.
+template <class T, class D, class E>
+Tensor<T, D> pad_planes(E const& x, Padding const& padding, T value) {
+  if constexpr (is_immediate<D> && std::is_same_v<value_of<E>, T> && requires { x.storage(); }) {
+    Shape const &kept = padding.kept, &padded = padding.padded;
+    if (x.size() == 0 || !x.is_contiguous() || !(kept == x.shape())) return {};
+    int axis = kept.rank() - 1;
+    while (axis > 0 && padded[axis] == kept[axis]) --axis;
+    for (int k = 0; k < axis - 1; ++k) {
+      if (padded[k] != kept[k]) return {};
+    }
+    auto result = Tensor<T, D>::uninitialized(padded, "pad");
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    int64_t const bytes = result.size() * size;
+    if (cpu::goes_past_caches(bytes, x.size() * size)) return {};
+    int64_t const step = result.strides()[axis] * size;
+    cpu::PadPlanesKernel kernel{reinterpret_cast<char*>(result.data()), reinterpret_cast<char const*>(x.data()), {}, static_cast<int>(size), 0, 1, 1, padding.before[axis] * step,
+                                kept[axis] * step, padded[axis] * step};
+    __builtin_memcpy(kernel.value, &value, sizeof value);
+    if (axis > 0) kernel.top = padding.before[axis - 1], kernel.rows = kept[axis - 1], kernel.padded_rows = padded[axis - 1];
+    device_traits<D>::launch(kernel, bytes / kernel.padded_row, (int64_t{1} << 20) / kernel.padded_row + 1);
+    return result;
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
 
 /// x with more elements around it, all of them `value`. Widths come in pairs (before, after) from the last axis on, as in
 /// PyTorch: {left, right, top, bottom}; negative ones take elements away.
 /// Dtype     that of x, which the value becomes; floating values of integers and bools do not compile.
 /// Throws    ShapeError for widths that do not fit; TypeError for an integer that the element type does not hold.
-/// Cost      x is read once; one launch, and one more for each side that is padded, or fewer.
+/// Cost      x is read once; one launch on the CPU for a dense x with two padded axes at most, beside each other, in the caches; else one more for each side that is
+///           padded, or fewer.
 template <class E, number V = int>
   requires(expression<E> && detail::pads_with<value_of<E>, V>)
 auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
@@ -151,6 +180,7 @@ auto pad(E const& x, std::vector<int64_t> const& widths, V value = 0) {
   T const filling = detail::convert_scalar<T>(detail::fitting<T>(value, "pad"));
   detail::Constant<T> const constant{detail::convert_scalar<compute_t<T>>(filling)};
   if (auto whole = detail::pad_rows<T, detail::result_device_t<device_of<E>>>(x, padding, constant, filling); whole.size() > 0) return whole;
+  if (auto whole = detail::pad_planes<T, detail::result_device_t<device_of<E>>>(x, padding, filling); whole.size() > 0) return whole;
   return detail::pad_with(x, padding, [&](auto const& result, detail::Viewed const&, detail::Viewed const& part, int, bool) {
     detail::write_into(result, part, constant);
   });
