@@ -403,7 +403,6 @@ struct RowLoopBody {
   SITU_INLINE static void run(void const* tree_, RowsRun const* run_) {
     constexpr int N = Whole::template lanes_in<Isa>;
     constexpr std::make_integer_sequence<int, Operands> numbers{};
-    constexpr int64_t pack_bytes = N * static_cast<int>(sizeof(Out));
     Tree const tree = *static_cast<Tree const*>(tree_);
     RowsRun const run = *run_;
     int64_t step[Operands], to_last[Operands];
@@ -411,12 +410,12 @@ struct RowLoopBody {
     PackPlaces<Operands> row;
     row.start(reinterpret_cast<char const* const*>(run.data), step, 0, numbers);
     bool const tail = run.count % N != 0;
-    alignas(64) unsigned char kept[pack_bytes] = {};
+    auto kept = Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{row.at + 1, 0});
     for (int64_t left = run.rows; left > 0; --left, row.next_row(run.row_bytes, numbers)) {
       if (tail) {  // what ends with the row first: the output may be an input
         PackPlaces<Operands> last = row;
         last.next_row(to_last, numbers);
-        store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{last.at + 1, 0}), reinterpret_cast<Out*>(kept));
+        kept = Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{last.at + 1, 0});
       }
       PackPlaces<Operands> places = row;
       int64_t packs = run.count / N;
@@ -425,7 +424,7 @@ struct RowLoopBody {
         store_lanes<Out, N, Isa>(Evaluator<Isa, N>::template value_to_store<Out>(tree, PackSource<Isa, N>{places.at + 1, 0}), reinterpret_cast<Out*>(const_cast<char*>(places.at[0])));
         places.go_on(N, numbers);
       } while (--packs != 0);
-      if (tail) __builtin_memcpy(const_cast<char*>(row.at[0]) + to_last[0], kept, pack_bytes);
+      if (tail) store_lanes<Out, N, Isa>(kept, reinterpret_cast<Out*>(const_cast<char*>(row.at[0]) + to_last[0]));
     }
   }
 };
