@@ -33074,7 +33074,7 @@ struct IndexSpace {
   int64_t strides[Operands][max_rank];
 
   IndexSpace(Shape const& shape, Shape const (&steps)[Operands]) {
-    for (int k = 0; k < shape.rank(); ++k) {
+    for (int k = 0; k < max_rank && k < shape.rank(); ++k) {  // the first bound is known to g++ -O3
       sizes[k] = shape[k];
       for (int o = 0; o < Operands; ++o) strides[o][k] = steps[o][k];
     }
