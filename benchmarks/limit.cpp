@@ -277,14 +277,22 @@ void power(State& state) {
   verify(state, Row::power, result);
 }
 
+/// Past the caches, where the matrix is more than they hold.
+inline void put(bool past, float* to, V x) {
+  if (past) stream(to, x);
+  else store(to, x);
+}
+bool goes_past_caches(std::size_t n) { return n * n * sizeof(float) > (std::size_t{8} << 20); }
+
 void add_row(State& state) {
   run_matrix(state, Row::add_row, [](float* y, P a, P b, std::size_t n) {
     constexpr std::size_t together = 4;  // rows that share a load of b
+    bool const past = goes_past_caches(n);
     by_rows(n, together, [=](std::size_t row, std::size_t last) {
       for (; row < last; row += together)
         for (std::size_t i = row * n, k = 0; k < n; i += width, k += width) {
           V x = load(b + k);
-          for (std::size_t r = 0; r < together; ++r) stream(y + i + r * n, load(a + i + r * n) + x);
+          for (std::size_t r = 0; r < together; ++r) put(past, y + i + r * n, load(a + i + r * n) + x);
         }
       _mm_sfence();
     });
@@ -293,10 +301,11 @@ void add_row(State& state) {
 
 void add_column(State& state) {
   run_matrix(state, Row::add_column, [](float* y, P a, P b, std::size_t n) {
+    bool const past = goes_past_caches(n);
     by_rows(n, 1, [=](std::size_t row, std::size_t last) {
       for (; row < last; ++row) {
         V x = set(b[row]);
-        for (std::size_t i = 0; i < n; i += width) stream(y + row * n + i, load(a + row * n + i) + x);
+        for (std::size_t i = 0; i < n; i += width) put(past, y + row * n + i, load(a + row * n + i) + x);
       }
       _mm_sfence();
     });
@@ -305,10 +314,11 @@ void add_column(State& state) {
 
 void outer(State& state) {
   run_matrix(state, Row::outer, [](float* y, P a, P b, std::size_t n) {
+    bool const past = goes_past_caches(n);
     by_rows(n, 1, [=](std::size_t row, std::size_t last) {
       for (; row < last; ++row) {
         V x = set(a[row]);
-        for (std::size_t i = 0; i < n; i += width) stream(y + row * n + i, x * load(b + i));
+        for (std::size_t i = 0; i < n; i += width) put(past, y + row * n + i, x * load(b + i));
       }
       _mm_sfence();
     });

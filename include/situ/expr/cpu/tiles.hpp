@@ -243,7 +243,7 @@ class TileWalk {
         int const size = space_.element_sizes[o];
         data[o] = at(o, 0, r, 0);
         row_bytes[o] = row_[o] * size;
-        if (step_[o] != 0) continue;
+        if (step_[o] != 0 || size == 0) continue;
         if (row_[o] == 0) {
           data[o] = repeated(o, data[o]);
         } else {

@@ -183,8 +183,7 @@ struct IndexBody {
       for (int o = 1; o < Operands; ++o) bytes[o] = row_bytes[o];
       P const zero = keep_order(P(A(0)));
       pack<Ix, N, Isa> const begin(row == 0 ? Ix(1) : row);
-      int64_t i = 0;
-      for (; i + N <= run.count; i += N) {
+      for (int64_t i = 0; run.count >= N; i = smaller(i + N, run.count - N)) {  // what the last pack sees again changes nothing
         P odd = zero;
         int first = 0;
         P best = P::load(bests + i);
@@ -211,14 +210,14 @@ struct IndexBody {
           best.store(bests + i);
           where.store(wheres + i);
         }
+        if (i + N == run.count) return;
       }
-      if (i >= run.count) return;
       Run<Operands> at = run;
       for (int r = 0; r < rows; ++r) {
         alignas(64) unsigned char buffers[Operands][64];
         Run<Operands> tail = at;
-        buffer_tail<Tree>(tail, buffers, i, static_cast<int>(run.count - i));
-        search<Isa, N>(tree, tail, bests + i, wheres + i, static_cast<Ix>(row + r), bytes, 1, 0);
+        buffer_tail<Tree>(tail, buffers, 0, static_cast<int>(run.count));
+        search<Isa, N>(tree, tail, bests, wheres, static_cast<Ix>(row + r), bytes, 1, 0);
         for (int o = 1; o < Operands; ++o) at.data[o] = static_cast<char*>(at.data[o]) + bytes[o];
       }
     }
