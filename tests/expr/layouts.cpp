@@ -255,6 +255,21 @@ TEST_CASE_TEMPLATE("rows that are not dense, or whose operands repeat, are compu
   });
 }
 
+TEST_CASE("another set of instructions may be chosen between a launch and its run") {
+  using E = Emulated<0>;
+  Tensor<float, E> const a = ones<float>({300, 400}, E{}), b = ones<float>({300, 1}, E{});
+  instruction_set const before = get_instruction_set();
+  int wrong = 0;
+  for (int k = 0; k < 50; ++k) {
+    set_instruction_set(before);
+    Tensor<float, E> const c = a * 3.f - b;
+    set_instruction_set(instruction_set::baseline);
+    wrong += c.cpu().to_vector() != std::vector<float>(300 * 400, 2.f);
+  }
+  set_instruction_set(before);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("rows that are cut, whose last part is less than a register") {
   situ_test::with_every_instruction_set<Cpu>([] {
     for (int64_t const columns : {16384 + 1, 16384 + 5, 32768 + 15, 32768 + 16}) {

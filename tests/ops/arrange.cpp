@@ -182,35 +182,58 @@ TEST_CASE("large tensors are arranged as small ones are") {
   CHECK(wrong == 0);
 }
 
+namespace {
+
+struct PadCase {
+  Shape shape;
+  std::vector<int64_t> widths;
+};
+/// pad with a number, element by element.
+template <class T>
+void check_padding(PadCase const& c) {
+  Tensor<T> x = empty<T>(c.shape);
+  for (int64_t k = 0; k < x.size(); ++k) x.data()[k] = static_cast<T>(k % 8191);
+  Tensor<T> const y = pad(x, c.widths, 7);
+  int const rank = c.shape.rank();
+  int64_t wrong = 0;
+  for (int64_t k = 0; k < y.size(); ++k) {
+    int64_t left = k, place = 0, stride = 1;
+    bool inside = true;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      std::size_t const pair = static_cast<std::size_t>(2 * (rank - 1 - axis));
+      int64_t const index = left % y.shape()[axis] - (pair < c.widths.size() ? c.widths[pair] : 0);
+      inside = inside && index >= 0 && index < c.shape[axis];
+      place += index * stride, stride *= c.shape[axis], left /= y.shape()[axis];
+    }
+    wrong += y.data()[k] != (inside ? static_cast<T>(place % 8191) : T(7));
+  }
+  INFO(c.shape);
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
 TEST_CASE_TEMPLATE("large tensors are padded with a number on any side", T, int16_t, float) {
   situ_test::UnknownCaches const caches;
   int64_t const scale = 4 / static_cast<int64_t>(sizeof(T));
-  struct Case {
-    Shape shape;
-    std::vector<int64_t> widths;
-  };
-  for (Case const& c : {Case{{1500 * scale, 1501}, {1, 1, 1, 1}}, Case{{1500 * scale, 1501}, {3, 0, 0, 2}}, Case{{300'000 * scale, 7}, {1, 2}}, Case{{300'000 * scale, 7}, {0, 0, 5, 0}},
-                        Case{{1, 1200 * scale, 900, 2}, {0, 0, 2, 1, 1, 0}}, Case{{2, 1200 * scale, 901}, {1, 2, 3, 4}}, Case{{2'500'001 * scale}, {300, 7}},
-                        Case{{1600 * scale, 1400}, {-1, 2, 1, 0}}, Case{{1600 * scale, 1400}, {400, 0}}}) {
-    Tensor<T> x = empty<T>(c.shape);
-    for (int64_t k = 0; k < x.size(); ++k) x.data()[k] = static_cast<T>(k % 8191);
-    Tensor<T> const y = pad(x, c.widths, 7);
-    int const rank = c.shape.rank();
-    int64_t wrong = 0;
-    for (int64_t k = 0; k < y.size(); ++k) {
-      int64_t left = k, place = 0, stride = 1;
-      bool inside = true;
-      for (int axis = rank - 1; axis >= 0; --axis) {
-        std::size_t const pair = static_cast<std::size_t>(2 * (rank - 1 - axis));
-        int64_t const index = left % y.shape()[axis] - (pair < c.widths.size() ? c.widths[pair] : 0);
-        inside = inside && index >= 0 && index < c.shape[axis];
-        place += index * stride, stride *= c.shape[axis], left /= y.shape()[axis];
-      }
-      wrong += y.data()[k] != (inside ? static_cast<T>(place % 8191) : T(7));
-    }
-    INFO(c.shape);
-    CHECK(wrong == 0);
+  for (PadCase const& c : {PadCase{{1500 * scale, 1501}, {1, 1, 1, 1}}, PadCase{{1500 * scale, 1501}, {3, 0, 0, 2}}, PadCase{{300'000 * scale, 7}, {1, 2}}, PadCase{{300'000 * scale, 7}, {0, 0, 5, 0}},
+                        PadCase{{1, 1200 * scale, 900, 2}, {0, 0, 2, 1, 1, 0}}, PadCase{{2, 1200 * scale, 901}, {1, 2, 3, 4}}, PadCase{{2'500'001 * scale}, {300, 7}},
+                        PadCase{{1600 * scale, 1400}, {-1, 2, 1, 0}}, PadCase{{1600 * scale, 1400}, {400, 0}}}) {
+    check_padding<T>(c);
   }
+}
+
+TEST_CASE_TEMPLATE("what the caches hold is padded with a number along any axes", T, int8_t, int16_t, float, double) {
+  int const before = num_threads();
+  for (int const threads : {1, 3}) {
+    set_num_threads(threads);
+    for (PadCase const& c : {PadCase{{}, {}}, PadCase{{1}, {2, 0}}, PadCase{{5}, {0, 3}}, PadCase{{7, 3}, {1, 1, 1, 1}}, PadCase{{2, 3, 4, 5}, {1, 2, 3, 4}}, PadCase{{3, 40, 17}, {1, 0, 0, 2}},
+                             PadCase{{60, 28, 31}, {2, 2, 1, 1}}, PadCase{{4, 6, 2, 3}, {0, 0, 1, 1}}, PadCase{{4, 6, 2, 3}, {0, 0, 0, 0, 1, 1}}, PadCase{{3, 300, 200}, {1, 70, 5, 0}},
+                             PadCase{{2, 3, 4}, {1, 1, 0, 0, 1, 0}}, PadCase{{2, 3, 9000}, {3, 4, 1, 1}}}) {
+      check_padding<T>(c);
+    }
+  }
+  set_num_threads(before);
 }
 
 TEST_CASE("axes of one index are padded by the shape, whatever their strides are") {

@@ -142,7 +142,7 @@ template <class T, class D, class E>
 Tensor<T, D> pad_planes(E const& x, Padding const& padding, T value) {
   if constexpr (is_immediate<D> && std::is_same_v<value_of<E>, T> && requires { x.storage(); }) {
     Shape const &kept = padding.kept, &padded = padding.padded;
-    if (x.size() == 0 || !x.is_contiguous() || !(kept == x.shape())) return {};
+    if (x.size() == 0 || kept.rank() == 0 || !x.is_contiguous() || !(kept == x.shape())) return {};
     int axis = kept.rank() - 1;
     while (axis > 0 && padded[axis] == kept[axis]) --axis;
     for (int k = 0; k < axis - 1; ++k) {

@@ -197,7 +197,8 @@ class TileWalk {
       for (int64_t l = 0; l < layers; ++l) space_.movers[0]->move({at(0, l, 0, 0), row_[0], 1, at(1, l, 0, 0), row_[1], step_[1], rows_, columns_});
       return;
     }
-    if (grid_.by_rows && columns_ >= space_.rows_from) return in_loop_of_tree();
+    // (Between launch and run another set of instructions may have been chosen, which has no such loop.)
+    if (grid_.by_rows && space_.rows_loop && columns_ >= space_.rows_from) return in_loop_of_tree();
     if (!grid_.packs) return rows();
     for (int64_t l = 0; l < layers; l += grid_.pack_layers) {
       for (int64_t r = 0; r < rows_; r += grid_.pack_rows) {
