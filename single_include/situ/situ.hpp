@@ -13191,7 +13191,7 @@ struct StridedSpace {
     int64_t const columns = sizes[last()];
     int64_t shortest = INT64_MAX, n = 1, transposed_size = 8, widest = 1;
     bool buffers = accumulate != nullptr, transposes = false;
-    bool copied = false;  // what is not dense from row to row, which packs would have to copy
+    bool copied = false, rows_copied = false;  // what packs would have to copy, and rows of more than one element among it
     bool in_pages = false;  // large transposed operands whose columns are whole pages apart, and so in each other's way
     int row = rank - 2;
     for (int k = 0; k < rank; ++k) n *= sizes[k], grid.tile[k] = 1;
@@ -13199,7 +13199,7 @@ struct StridedSpace {
       int64_t const* const steps = strides + o * max_rank;
       int64_t const step = steps[last()], size = element_sizes[o];
       if (size > widest) widest = size;
-      copied = copied || (row >= 0 && (steps[row] != 0 && (step != 1 || steps[row] != columns)));
+      if (row >= 0 && steps[row] != 0 && (step != 1 || steps[row] != columns)) copied = true, rows_copied = rows_copied || step == 1;
       if (is_sum(o) || step == 0 || step == 1) continue;
       buffers = true;
       int64_t const apart = magnitude(step);
@@ -13223,9 +13223,7 @@ struct StridedSpace {
       bool const two_lines = in_pages && transposed_size >= 4 && second_cache_bytes() >= two_lines_cache_bytes;  // of each column at once
       line = smaller(smaller((two_lines ? 128 : 64) / transposed_size, pack / 16), rows);
     } else if (!buffers && row >= 0) {  // where no rows of more than one element would have to be copied, longer ones are packed
-      bool must_copy = false;
-      for (int o = 0; o < operands; ++o) must_copy = must_copy || (stride(o, row) != 0 && stride(o, row) != columns && stride(o, last()) == 1);
-      grid.packs = !grid.by_rows && columns * widest < (must_copy ? 768 : 2048);
+      grid.packs = !grid.by_rows && columns * widest < (rows_copied ? 768 : 2048);
       line = 64;  // whole registers, where they fit
       while (line > 1 && line * columns > pack) line /= 2;
     }

@@ -118,6 +118,25 @@ TEST_CASE("rows of every length are selected") {
   }
 }
 
+TEST_CASE("the same places of many rows, however long these are") {
+  for (int64_t const count : {63, 64, 65, 300, 2048, 2049}) {
+    CAPTURE(count);
+    int64_t const rows = 9, columns = 500;
+    Tensor<float> const x = arange<float>(rows * columns).view({rows, columns});
+    Tensor<int64_t> index = empty<int64_t>({count});
+    for (int64_t k = 0; k < count; ++k) index.data()[k] = (k * 37) % 1000 - 500;  // negative ones count from the end
+    Tensor<float> const y = index_select(x, 1, index);
+    int64_t wrong = 0;
+    for (int64_t k = 0; k < rows * count; ++k) {
+      int64_t const i = index.data()[k % count];
+      wrong += y.data()[k] != static_cast<float>(k / count * columns + (i < 0 ? i + columns : i));
+    }
+    CHECK(wrong == 0);
+    index.data()[count - 2] = columns;
+    CHECK_THROWS_AS(index_select(x, 1, index), IndexError);
+  }
+}
+
 TEST_CASE("only the selected rows of a formula are computed, in one launch") {
   Tensor<float, Probe> const x = ones<float>({1000, 16}, Probe{}) * 3;
   Tensor<int64_t, Probe> const rows{5, -1};

@@ -34,6 +34,32 @@ TEST_CASE_TEMPLATE("to moves between devices and back", D, SITU_TEST_DEVICES) {
   CHECK((x * 2 + 1).cpu().to_vector() == floats{3, 5, 7, 9, 11, 13});
 }
 
+TEST_CASE("copies that threads share have every byte, and write none beside it") {
+  int const before = num_threads();
+  for (int const threads : {1, 2, 3}) {
+    set_num_threads(threads);
+    for (int64_t const n : {131'071, 131'072, 131'073, 500'001, 3'000'007}) {
+      CAPTURE(threads);
+      CAPTURE(n);
+      Tensor<uint8_t> x = empty<uint8_t>({n});
+      for (int64_t k = 0; k < n; ++k) x.data()[k] = static_cast<uint8_t>(k % 251);
+      auto const wrong = [n](Tensor<uint8_t> const& y) {
+        int64_t result = 0;
+        for (int64_t k = 0; k < n; ++k) result += y.data()[k] != k % 251;
+        return result;
+      };
+      CHECK(wrong(x.clone()) == 0);
+      CHECK(wrong(x.to(Pinned{}).cpu()) == 0);
+      std::vector<uint8_t> to(static_cast<std::size_t>(n) + 2, 255);
+      detail::cpu::copy_bytes(to.data() + 1, x.data(), static_cast<std::size_t>(n));
+      int64_t different = (to.front() != 255) + (to.back() != 255);
+      for (int64_t k = 0; k < n; ++k) different += to[static_cast<std::size_t>(k + 1)] != k % 251;
+      CHECK(different == 0);
+    }
+  }
+  set_num_threads(before);
+}
+
 TEST_CASE_TEMPLATE("moving to where it is gives the same storage", D, SITU_TEST_DEVICES) {
   Tensor<float, D> const x = ones({3}, D{});
   Tensor<float, D> const same = x.to(x.device());
